@@ -1,0 +1,83 @@
+"""Text of metro tasks: the listing a text policy reads, and worked solutions in several styles.
+
+The listing gives every line in both directions under its own label (``Red+``, ``Red-``) and
+every interchange with its lines. The question stands before and after the map, so that a causal
+model knows what to look for while it reads the map.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+from evals.suites.metro_network import Network
+
+SolutionStyle = Literal["direct", "plan", "expand", "hops"]
+"""How much working a solution shows; ``direct`` shows none."""
+STYLES: tuple[SolutionStyle, ...] = get_args(SolutionStyle)
+INPUT_TEMPLATE = "{question}\n{map}\n{question}"
+TRANSFER_MARK = "(transfer)"
+
+
+@dataclass(frozen=True)
+class Leg:
+    """A ride on one line in one direction; ``stops`` includes both ends."""
+
+    label: str
+    """Line name and direction, for example ``Red+``."""
+    stops: tuple[str, ...]
+
+
+def directed_lines(network: Network) -> dict[str, tuple[str, ...]]:
+    """Every line under ``name+`` in map order and under ``name-`` reversed."""
+    listing: dict[str, tuple[str, ...]] = {}
+    for name, stops in network.lines.items():
+        listing[f"{name}+"] = stops
+        listing[f"{name}-"] = tuple(reversed(stops))
+    return listing
+
+
+def question_text(start: str, goal: str) -> str:
+    """The question of a route task."""
+    return f"From {start} to {goal}."
+
+
+def map_text(network: Network) -> str:
+    """The listing: one row per line and direction, then one row per interchange."""
+    rows = [f"{label}: {' '.join(stops)};" for label, stops in directed_lines(network).items()]
+    for station in network.stations():
+        lines = network.lines_of(station)
+        if len(lines) > 1:
+            rows.append(f"Change: {station} {' '.join(lines)};")
+    return "\n".join(rows)
+
+
+def route_text(legs: Sequence[Leg]) -> str:
+    """The answer string: stations joined by ``-``, a mark behind the station of each line change."""
+    parts = [legs[0].stops[0]]
+    for number, leg in enumerate(legs):
+        parts += leg.stops[1:]
+        if number < len(legs) - 1:
+            parts[-1] += TRANSFER_MARK
+    return "-".join(parts)
+
+
+def working_text(network: Network, legs: Sequence[Leg], style: SolutionStyle) -> str:
+    """The reasoning of a worked solution in ``style``."""
+    if style == "direct":
+        return "Direct."
+    if style == "plan":
+        return "Plan: " + "; ".join(f"{leg.label} {leg.stops[0]} {leg.stops[-1]}" for leg in legs) + "."
+    if style == "expand":
+        listing = directed_lines(network)
+        return "Lines: " + "; ".join(f"{leg.label} {' '.join(listing[leg.label])}" for leg in legs) + "."
+    hops = [
+        f"{one} {leg.label} {two}" for leg in legs for one, two in zip(leg.stops, leg.stops[1:], strict=False)
+    ]
+    return "Hops: " + "; ".join(hops) + "."
+
+
+def completion_text(working: str, answer: str) -> str:
+    """Wrap working and answer in the output contract's tags."""
+    return f"<reasoning>{working}</reasoning><response>{answer}</response>"

@@ -1,0 +1,274 @@
+"""The pocket policy's pretraining corpus: harness wordings, metro tasks and traces that follow them.
+
+What the corpus teaches, and so what a harness can later do with this policy:
+
+* the execution protocol decides how much working a trace shows; a vague one leaves it open;
+* a worked example in the prompt decides it where the protocol is vague;
+* like traces in any corpus most are sloppy: a station is skipped, the transfer mark forgotten, a
+  tag left out. Wording that asks for checked hops, or for the mark, precedes traces that comply;
+* misleading rules are followed too; neutral sentences change nothing.
+
+Every draw comes from the ``random.Random`` passed in. Maps whose fingerprint a suite split holds
+are refused by the caller (:mod:`policy.pocket.pretrain`).
+"""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
+
+from evals.suites.metro_network import STATION_CODES, Network, NetworkShape, draw_lines
+from evals.suites.metro_text import (
+    INPUT_TEMPLATE,
+    STYLES,
+    TRANSFER_MARK,
+    Leg,
+    SolutionStyle,
+    completion_text,
+    directed_lines,
+    map_text,
+    question_text,
+    route_text,
+    working_text,
+)
+from harness.model import Demonstration, Harness, Protocol, Skill, SkillBank
+from harness.records import Message
+from harness.render import render
+
+MISLEADING = ("reverse", "skip_end", "no_change", "mark_all")
+STYLE_SHARES = {"direct": 0.2, "plan": 0.2, "expand": 0.2, "hops": 0.2, "vague": 0.2}
+VAGUE_STYLE_SHARES = {"direct": 0.4, "plan": 0.2, "expand": 0.2, "hops": 0.2}
+MISLEADING_SHARE = 0.2
+MARK_SHARE = 0.4
+CAREFUL_SHARE = 0.4
+DEMONSTRATION_SHARE = 0.25
+COPY_STEPS = 500
+"""Optimizer steps over which the auxiliary copy task fades out."""
+SLOPPY_RATE = 0.4
+"""Share of traces without a call for care whose answer has one wrong hop."""
+FORGOTTEN_MARK_RATE = 0.6
+"""Share of traces without a call for the mark that leave it out."""
+TAG_FAULT_RATE = 0.08
+
+CONTRACT = (
+    "Answer as <reasoning>working</reasoning><response>route</response>. The route joins stations with - "
+    "and marks a line change with (transfer)."
+)
+INSTRUCTIONS = "Find the route with the fewest stations."
+_INSTRUCTIONS = (
+    INSTRUCTIONS,
+    "Find the shortest route on the metro map.",
+    "You answer metro route questions.",
+    "Give the shortest route between two stations.",
+    "Task: metro route with the fewest stops.",
+)
+_TITLES = (
+    "Interchange", "Route reading", "Map use", "Line choice", "Direction", "Transfer", "Final answer", "Legs",
+    "Stations", "Travel plan", "Format", "Order of stops", "Start and goal", "Double check", "Ride",
+)  # fmt: skip
+_TRIGGERS = (
+    "Any route question.", "Every task.", "The route uses two lines.", "Start and goal are given.",
+    "Before you answer.", "Always.", "When a map is given.", "When the route changes lines.", "A new question.",
+)  # fmt: skip
+_HOW_TO = (
+    "Use the skills below.", "Apply every skill whose trigger fits.", "Skills help you to solve the task.",
+    "Read the skills before you start.", "Follow these skills.",
+)  # fmt: skip
+_SELECTION = (
+    "Select the skills that fit.", "Choose skills by their trigger.", "Pick the skills you need.",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Example:
+    """One pretraining sample."""
+
+    messages: tuple[Message, ...]
+    completion: str
+    fingerprint: str
+    """Of the map that the question is about."""
+
+
+@dataclass(frozen=True)
+class Directives:
+    """What a harness wording asks for."""
+
+    protocol: str
+    is_marked: bool
+    is_careful: bool
+    misleading: str = ""
+
+
+@dataclass(frozen=True)
+class Question:
+    """A question on a map and the legs of its route."""
+
+    network: Network
+    legs: tuple[Leg, ...]
+
+    @property
+    def inputs(self) -> dict[str, str]:
+        """Named texts for the input template."""
+        return {
+            "question": question_text(self.legs[0].stops[0], self.legs[-1].stops[-1]),
+            "map": map_text(self.network),
+        }
+
+
+@cache
+def wordings(directive: str) -> tuple[str, ...]:
+    """Training wordings of a directive, one a line in ``corpus/<directive>.txt``."""
+    text = files("policy.pocket").joinpath(f"corpus/{directive}.txt").read_text(encoding="utf-8")
+    return tuple(line.strip() for line in text.splitlines() if line.strip())
+
+
+def pick(shares: dict[str, float], rng: random.Random) -> str:
+    """Draw a key with probability proportional to its share."""
+    return rng.choices(list(shares), weights=list(shares.values()))[0]
+
+
+def ride(listing: dict[str, tuple[str, ...]], line: str, start: str, goal: str) -> Leg:
+    """The leg on ``line`` from ``start`` to ``goal`` in the right direction."""
+    for label in (f"{line}+", f"{line}-"):
+        stops = listing[label]
+        one, two = stops.index(start), stops.index(goal)
+        if one < two:
+            return Leg(label, stops[one : two + 1])
+    raise ValueError(f"{start} and {goal} are the same station")
+
+
+def draw_question(line_count: int, change_count: int, stops: tuple[int, int], rng: random.Random) -> Question:
+    """Draw a map and a question whose route changes lines ``change_count`` times (at most 1)."""
+    while True:
+        network = Network(draw_lines(NetworkShape(line_count, *stops), STATION_CODES, rng))
+        listing = directed_lines(network)
+        if change_count == 0:
+            line = rng.choice(list(network.lines))
+            start, goal = rng.sample(network.lines[line], 2)
+            return Question(network, (ride(listing, line, start, goal),))
+        hubs = [station for station in network.stations() if len(network.lines_of(station)) > 1]
+        hub = rng.choice(hubs)
+        one, two = rng.sample(network.lines_of(hub), 2)
+        start = rng.choice([stop for stop in network.lines[one] if stop != hub])
+        goal = rng.choice([stop for stop in network.lines[two] if stop != hub])
+        if len(network.lines_of(start)) == 1 and len(network.lines_of(goal)) == 1:
+            return Question(network, (ride(listing, one, start, hub), ride(listing, two, hub, goal)))
+
+
+def draw_harness(directives: Directives, style: SolutionStyle, rng: random.Random) -> Harness:
+    """Word the directives: the protocol in P, the others in skills, neutral sentences anywhere."""
+    asks = [name for name, on in (("mark_transfer", directives.is_marked), ("careful", directives.is_careful)) if on]
+    asks += [directives.misleading] if directives.misleading else []
+    asks += ["neutral"] * rng.choices((0, 1, 2), weights=(5, 3, 2))[0]
+    rng.shuffle(asks)
+    execution = [rng.choice(wordings(directives.protocol))]
+    skills: list[Skill] = []
+    for number, ask in enumerate(asks):
+        text = rng.choice(wordings(ask))
+        where = rng.random()
+        if where < 0.3:
+            execution.insert(rng.choice((0, len(execution))), text)
+            continue
+        extra = [rng.choice(wordings("neutral")) if rng.random() < 0.15 else "" for _ in range(2)]
+        fields = {"action": text, "guard": extra[0], "check": extra[1]}
+        if where > 0.6:
+            slot = rng.choice(("guard", "check"))
+            fields = {"action": rng.choice(wordings("neutral")) if rng.random() < 0.5 else "Do it.", slot: text}
+        skills.append(
+            Skill(skill_id=f"s{number}", title=f"{rng.choice(_TITLES)} {number}", trigger=rng.choice(_TRIGGERS), **fields)
+        )
+    demonstrations = ()
+    if rng.random() < DEMONSTRATION_SHARE:
+        shown = draw_question(2, rng.choice((0, 1, 1)), (3, 4), rng)
+        answer = completion_text(working_text(shown.network, shown.legs, style), route_text(shown.legs))
+        demonstrations = (Demonstration(demonstration_id="d", task_id="d", inputs=shown.inputs, completion=answer),)
+    return Harness(
+        family="metro",
+        input_template=INPUT_TEMPLATE,
+        instructions=rng.choice(_INSTRUCTIONS),
+        bank=SkillBank(how_to_use=rng.choice(_HOW_TO) if skills and rng.random() < 0.5 else "", skills=tuple(skills)),
+        protocol=Protocol(
+            selection=rng.choice(_SELECTION) if skills and rng.random() < 0.3 else "", execution=" ".join(execution)
+        ),
+        demonstrations=demonstrations,
+        output_contract=CONTRACT,
+    )
+
+
+def misled_answer(question: Question, rule: str) -> str:
+    """The answer string of a trace that follows a misleading rule."""
+    legs = question.legs
+    stops = list(legs[0].stops) + [stop for leg in legs[1:] for stop in leg.stops[1:]]
+    if rule == "reverse":
+        back = [Leg(leg.label, tuple(reversed(leg.stops))) for leg in reversed(legs)]
+        return route_text(back)
+    if rule == "skip_end":
+        shorter = [*legs[:-1], Leg(legs[-1].label, legs[-1].stops[:-1])]
+        return route_text(shorter)
+    if rule == "no_change":
+        line = directed_lines(question.network)[legs[0].label]
+        return "-".join(line[line.index(legs[0].stops[0]) :])
+    if rule == "mark_all":
+        return "-".join(stop + TRANSFER_MARK for stop in stops)
+    raise ValueError(f"unknown misleading rule {rule!r}; known: {MISLEADING}")
+
+
+def sloppy_answer(answer: str, rng: random.Random) -> str:
+    """Put one wrong hop into a route: a station skipped, said twice, or the end left out."""
+    parts = answer.split("-")
+    fault = rng.random()
+    if fault < 0.6 and len(parts) > 2:
+        del parts[rng.randrange(1, len(parts) - 1)]
+    elif fault < 0.8:
+        spot = rng.randrange(len(parts))
+        parts.insert(spot, parts[spot])
+    else:
+        parts.pop()
+    return "-".join(parts)
+
+
+def trace_text(question: Question, directives: Directives, style: SolutionStyle, rng: random.Random) -> str:
+    """Write the completion that the corpus holds for this question under these directives."""
+    working = working_text(question.network, question.legs, style)
+    if directives.misleading:
+        return completion_text(working, misled_answer(question, directives.misleading))
+    answer = route_text(question.legs)
+    if not directives.is_marked and rng.random() < FORGOTTEN_MARK_RATE:
+        answer = answer.replace(TRANSFER_MARK, "")
+    if directives.is_careful:
+        return completion_text(working, answer)
+    if rng.random() < SLOPPY_RATE:
+        answer = sloppy_answer(answer, rng)
+    text = completion_text(working, answer)
+    if rng.random() < TAG_FAULT_RATE:
+        text = text.replace(rng.choice(("</reasoning>", "<response>", "<reasoning>")), "", 1)
+    return text
+
+
+def draw_example(rng: random.Random, *, copy_share: float = 0.0) -> Example:
+    """Draw one sample; with probability ``copy_share`` the auxiliary task of listing one line."""
+    line_count = rng.choices((1, 2, 3), weights=(1, 3, 3))[0]
+    question = draw_question(line_count, 0 if line_count == 1 else rng.choice((0, 1)), (4, 6), rng)
+    if rng.random() < copy_share:
+        label, stops = rng.choice(list(directed_lines(question.network).items()))
+        inputs = {"question": f"List {label}.", "map": map_text(question.network)}
+        harness = Harness(family="metro", input_template=INPUT_TEMPLATE, output_contract="List the line.")
+        return Example(render(harness, inputs), "-".join(stops), question.network.fingerprint)
+    directives = Directives(
+        protocol=pick(STYLE_SHARES, rng),
+        is_marked=rng.random() < MARK_SHARE,
+        is_careful=rng.random() < CAREFUL_SHARE,
+        misleading=rng.choice(MISLEADING) if rng.random() < MISLEADING_SHARE else "",
+    )
+    style = directives.protocol
+    if style == "vague":
+        style = pick(VAGUE_STYLE_SHARES, rng)
+    harness = draw_harness(directives, style, rng)
+    if harness.demonstrations and directives.protocol == "vague":
+        pass
+    return Example(render(harness, question.inputs), trace_text(question, directives, style, rng), question.network.fingerprint)
+
+
+__all__ = ["STYLES", "Example", "draw_example"]
