@@ -45,11 +45,11 @@ def question_text(start: str, goal: str) -> str:
 
 def map_text(network: Network) -> str:
     """The listing: one row per line and direction, then one row per interchange."""
-    rows = [f"{label}: {' '.join(stops)};" for label, stops in directed_lines(network).items()]
+    rows = [f"{label} {' '.join(stops)}" for label, stops in directed_lines(network).items()]
     for station in network.stations():
         lines = network.lines_of(station)
         if len(lines) > 1:
-            rows.append(f"Change: {station} {' '.join(lines)};")
+            rows.append(f"Change {station} {' '.join(lines)}")
     return "\n".join(rows)
 
 

@@ -51,6 +51,7 @@ SLOPPY_RATE = 0.4
 FORGOTTEN_MARK_RATE = 0.6
 """Share of traces without a call for the mark that leave it out."""
 TAG_FAULT_RATE = 0.08
+WORD_DROP_RATE = 0.2
 
 CONTRACT = (
     "Answer as <reasoning>working</reasoning><response>route</response>. The route joins stations with - "
@@ -124,6 +125,14 @@ def wordings(directive: str) -> tuple[str, ...]:
     return tuple(line.strip() for line in text.splitlines() if line.strip())
 
 
+def say(directive: str, rng: random.Random) -> str:
+    """A training wording of a directive; half of them lose some words, so that no single word carries it."""
+    words = rng.choice(wordings(directive)).split()
+    if len(words) > 6 and rng.random() < 0.5:
+        words = [word for word in words if word.startswith("(") or rng.random() > WORD_DROP_RATE]
+    return " ".join(words)
+
+
 def pick(shares: dict[str, float], rng: random.Random) -> str:
     """Draw a key with probability proportional to its share."""
     return rng.choices(list(shares), weights=list(shares.values()))[0]
@@ -163,19 +172,19 @@ def draw_harness(directives: Directives, style: SolutionStyle, rng: random.Rando
     asks += [directives.misleading] if directives.misleading else []
     asks += ["neutral"] * rng.choices((0, 1, 2), weights=(5, 3, 2))[0]
     rng.shuffle(asks)
-    execution = [rng.choice(wordings(directives.protocol))]
+    execution = [say(directives.protocol, rng)]
     skills: list[Skill] = []
     for number, ask in enumerate(asks):
-        text = rng.choice(wordings(ask))
+        text = say(ask, rng)
         where = rng.random()
         if where < 0.3:
             execution.insert(rng.choice((0, len(execution))), text)
             continue
-        extra = [rng.choice(wordings("neutral")) if rng.random() < 0.15 else "" for _ in range(2)]
+        extra = [say("neutral", rng) if rng.random() < 0.15 else "" for _ in range(2)]
         fields = {"action": text, "guard": extra[0], "check": extra[1]}
         if where > 0.6:
             slot = rng.choice(("guard", "check"))
-            fields = {"action": rng.choice(wordings("neutral")) if rng.random() < 0.5 else "Do it.", slot: text}
+            fields = {"action": say("neutral", rng) if rng.random() < 0.5 else "Do it.", slot: text}
         skills.append(
             Skill(skill_id=f"s{number}", title=f"{rng.choice(_TITLES)} {number}", trigger=rng.choice(_TRIGGERS), **fields)
         )
@@ -266,8 +275,6 @@ def draw_example(rng: random.Random, *, copy_share: float = 0.0) -> Example:
     if style == "vague":
         style = pick(VAGUE_STYLE_SHARES, rng)
     harness = draw_harness(directives, style, rng)
-    if harness.demonstrations and directives.protocol == "vague":
-        pass
     return Example(render(harness, question.inputs), trace_text(question, directives, style, rng), question.network.fingerprint)
 
 

@@ -26,6 +26,17 @@ CHAT_TEMPLATE = (
 )
 
 
+def space_normalizer() -> normalizers.Normalizer:
+    """Put one space before every code and directed label that has none.
+
+    Matches are never empty: the library's offsets break on empty ones (tokenizers 0.22, index panic).
+    """
+    steps = [normalizers.Replace(Regex(r"(?<![\w ])K(?=\d\d(?!\w))"), " K")]
+    for name in LINE_NAMES:
+        steps.append(normalizers.Replace(Regex(rf"(?<![\w ]){name[0]}(?={name[1:]}[+-])"), f" {name[0]}"))
+    return normalizers.Sequence(steps)
+
+
 def train_tokenizer(texts: Iterable[str], *, vocabulary_size: int = 2048) -> PreTrainedTokenizerFast:
     """Train the tokenizer on ``texts``.
 
@@ -34,7 +45,7 @@ def train_tokenizer(texts: Iterable[str], *, vocabulary_size: int = 2048) -> Pre
         vocabulary_size: tokens in all, bytes and specials included.
     """
     core = Tokenizer(models.BPE())
-    core.normalizer = normalizers.Replace(Regex(rf" ?(?=(?:{_LABEL}|{_CODE}))"), " ")
+    core.normalizer = space_normalizer()
     core.pre_tokenizer = pre_tokenizers.Sequence(
         [
             pre_tokenizers.Split(Regex(_SPLIT), behavior="isolated"),
