@@ -46,9 +46,9 @@ CAREFUL_SHARE = 0.4
 DEMONSTRATION_SHARE = 0.25
 COPY_STEPS = 500
 """Optimizer steps over which the auxiliary copy task fades out."""
-SLOPPY_RATE = 0.4
-"""Share of traces without a call for care whose answer has one wrong hop."""
-FORGOTTEN_MARK_RATE = 0.6
+SLOPPY_RATES = {"direct": 0.5, "expand": 0.4, "plan": 0.3, "hops": 0.15}
+"""Share of traces without a call for care whose answer has one wrong hop: less working, more slips."""
+FORGOTTEN_MARK_RATES = {"direct": 0.7, "expand": 0.6, "plan": 0.4, "hops": 0.3}
 """Share of traces without a call for the mark that leave it out."""
 TAG_FAULT_RATE = 0.08
 WORD_DROP_RATE = 0.2
@@ -244,11 +244,11 @@ def trace_text(question: Question, directives: Directives, style: SolutionStyle,
     if directives.misleading:
         return completion_text(working, misled_answer(question, directives.misleading))
     answer = route_text(question.legs)
-    if not directives.is_marked and rng.random() < FORGOTTEN_MARK_RATE:
+    if not directives.is_marked and rng.random() < FORGOTTEN_MARK_RATES[style]:
         answer = answer.replace(TRANSFER_MARK, "")
     if directives.is_careful:
         return completion_text(working, answer)
-    if rng.random() < SLOPPY_RATE:
+    if rng.random() < SLOPPY_RATES[style]:
         answer = sloppy_answer(answer, rng)
     text = completion_text(working, answer)
     if rng.random() < TAG_FAULT_RATE:

@@ -1,0 +1,95 @@
+"""Key-value cache with room: appended in place, shared over a prefix, thinned as rows finish.
+
+The library's dynamic cache concatenates, which copies the whole cache at every token; at a batch of
+a hundred rows that copy costs more than the model. This one writes into buffers that grow in chunks.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from transformers.cache_utils import Cache, DynamicCache, DynamicLayer
+
+GROWTH_TOKENS = 64
+
+
+class RoomLayer(DynamicLayer):  # type: ignore[misc]
+    """One layer's keys and values, (rows, heads, capacity, size), of which ``length`` are in use."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.length = 0
+        self._keys: torch.Tensor | None = None
+        self._values: torch.Tensor | None = None
+
+    def hold(self, keys: torch.Tensor, values: torch.Tensor, room: int) -> None:
+        """Take over ``keys`` and ``values`` with space for ``room`` more tokens."""
+        self._keys, self._values = _with_room(keys, room), _with_room(values, room)
+        self.length = keys.shape[-2]
+        self._show()
+
+    def update(
+        self, key_states: torch.Tensor, value_states: torch.Tensor, *args: Any, **kwargs: Any
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Append in place and return views of all tokens so far."""
+        count = key_states.shape[-2]
+        if self._keys is None or self._values is None:
+            self.hold(key_states, value_states, room=0)
+            return self.keys, self.values
+        if self.length + count > self._keys.shape[-2]:
+            self._keys = _with_room(self.keys, max(count, GROWTH_TOKENS))
+            self._values = _with_room(self.values, max(count, GROWTH_TOKENS))
+        self._keys[:, :, self.length : self.length + count] = key_states
+        self._values[:, :, self.length : self.length + count] = value_states
+        self.length += count
+        self._show()
+        return self.keys, self.values
+
+    def take(self, rows: torch.Tensor, room: int) -> RoomLayer:
+        """A new layer with the given rows (repeats allowed) and space for ``room`` more tokens."""
+        layer = RoomLayer()
+        layer.hold(self.keys.index_select(0, rows), self.values.index_select(0, rows), room)
+        return layer
+
+    def get_seq_length(self) -> int:
+        """Tokens in use."""
+        return self.length
+
+    def _show(self) -> None:
+        assert self._keys is not None and self._values is not None
+        self.keys = self._keys[:, :, : self.length]
+        self.values = self._values[:, :, : self.length]
+        self.device, self.is_initialized = self._keys.device, True
+
+
+def _with_room(tensor: torch.Tensor, room: int) -> torch.Tensor:
+    if room == 0:
+        return tensor
+    rows, heads, length, size = tensor.shape
+    buffer = tensor.new_empty(rows, heads, length + room, size)
+    buffer[:, :, :length] = tensor
+    return buffer
+
+
+class RoomCache(Cache):  # type: ignore[misc]
+    """A cache of :class:`RoomLayer`."""
+
+    def __init__(self, layers: list[RoomLayer] | None = None) -> None:
+        if layers is None:
+            super().__init__(layer_class_to_replicate=RoomLayer)
+        else:
+            super().__init__(layers=layers)
+
+    def take(self, rows: torch.Tensor, room: int) -> RoomCache:
+        """A new cache with the given rows (repeats allowed) and space for ``room`` more tokens."""
+        return RoomCache([layer.take(rows, room) for layer in self.layers])
+
+
+def has_plain_layers(config: Any) -> bool:
+    """Whether every layer of a model keeps all keys (no sliding window, no recurrent state).
+
+    Only then can a shared prefix be prefilled apart and rows be rearranged by this module.
+    """
+    layers = DynamicCache(config=config).layers
+    return all(type(layer) is DynamicLayer for layer in layers)

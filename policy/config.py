@@ -1,0 +1,129 @@
+"""Configuration of policies and of their training. Torch-free: parsing it never imports a trainer."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal, Self
+
+from pydantic import Field, model_validator
+
+from harness.records import Record
+
+
+class LoraConfig(Record):
+    """Low-rank adapters on a frozen base."""
+
+    r: int = Field(default=16, ge=1)
+    """Rank of every adapter; more rank, more trainable parameters."""
+    alpha: int = Field(default=32, ge=1)
+    """Scale: the adapter's output is multiplied by ``alpha / r``."""
+    dropout: float = Field(default=0.05, ge=0, lt=1)
+    """Dropout on the adapter's input while training."""
+    targets: tuple[str, ...] = ()
+    """Names of the linear layers that get an adapter; empty means all linear layers but the head."""
+
+
+class PocketPolicyConfig(Record):
+    """The policy shipped inside this package: about one million parameters, trained on CPU."""
+
+    type: Literal["pocket"] = "pocket"
+    lora: LoraConfig | None = None
+    """Adapters to train; None trains all weights, which at this size is cheaper and stronger."""
+    batch_size: int = Field(default=128, ge=1)
+    """Rows decoded at once by the engine; part of the run's identity, as batching moves last bits."""
+
+
+class HfPolicyConfig(Record):
+    """Any transformers causal language model with a chat template."""
+
+    type: Literal["hf"]
+    model: str
+    """Directory or hub id."""
+    revision: str | None = None
+    """Commit of the hub model; None takes what the cache or the hub has now."""
+    lora: LoraConfig | None = LoraConfig()
+    """Adapters to train; None trains all weights."""
+    batch_size: int = Field(default=32, ge=1)
+    """Rows decoded at once by the engine; part of the run's identity, as batching moves last bits."""
+
+
+PolicyConfig = Annotated[PocketPolicyConfig | HfPolicyConfig, Field(discriminator="type")]
+
+
+class DynamicSampling(Record):
+    """Replace groups without signal (all rewards equal) by groups of other prompts."""
+
+    enabled: bool = True
+    """False trains on every sampled group, as plain GRPO does."""
+    tolerance: float = Field(default=1e-6, ge=0)
+    """Rewards closer than this count as equal, over the whole group."""
+    max_groups_factor: float = Field(default=8.0, ge=1)
+    """Bound: sampled groups of one rollout step are at most this times the groups a step needs."""
+    oversample: float = Field(default=1.0, ge=1)
+    """First draw of a step, as a multiple of the groups needed; surplus groups with signal are unused and logged."""
+
+
+class RlConfig(Record):
+    """One kind of reinforcement-learning block."""
+
+    prompts_per_step: int = Field(default=8, ge=1)
+    """Groups in every rollout step, and so prompts behind its updates."""
+    group_size: int = Field(default=8, ge=2)
+    """Rollouts of one prompt (G)."""
+    updates_per_rollout_step: int = Field(default=1, ge=1)
+    """Optimizer updates made from one rollout batch; it must divide ``prompts_per_step``."""
+    micro_batch_size: int = Field(default=0, ge=0)
+    """Samples per forward pass; 0 takes a whole mini-batch. Smaller saves memory and costs time."""
+    learning_rate: float = Field(default=1e-6, gt=0)
+    """Step size of AdamW after the warmup."""
+    weight_decay: float = Field(default=0.0, ge=0)
+    """Decoupled weight decay of AdamW."""
+    warmup_updates: int = Field(default=0, ge=0)
+    """Updates over which the rate rises from 0, counted over the whole life of the policy, not per block."""
+    max_grad_norm: float = Field(default=1.0, gt=0)
+    """Gradient clipping, as a norm over all trained weights."""
+    temperature: float = Field(default=1.0, gt=0)
+    """Of the rollouts; the loss scores tokens at the same temperature."""
+    top_p: float = Field(default=1.0, gt=0, le=1)
+    """Nucleus of the rollouts; the loss scores tokens under the whole distribution."""
+    max_tokens: int = Field(default=128, ge=1)
+    """Longest completion, in tokens."""
+    advantage: Literal["grpo", "centred", "hybrid_dgpo"] = "grpo"
+    """grpo divides by the group's deviation, centred does not, hybrid_dgpo also weights hard prompts up."""
+    difficulty_temperature: float = Field(default=2.0, gt=0)
+    """Of hybrid_dgpo's softmax over difficulty; larger is flatter."""
+    loss: Literal["dapo", "grpo"] = "dapo"
+    """dapo: mean over the tokens of a mini-batch; grpo: mean over samples of each sample's token mean."""
+    clip_low: float = Field(default=0.2, gt=0, lt=1)
+    """Lower clip of the probability ratio is ``1 - clip_low``."""
+    clip_high: float = Field(default=0.2, gt=0)
+    """Upper clip of the probability ratio is ``1 + clip_high``."""
+    dual_clip: float | None = Field(default=None)
+    """Bound c > 1 + clip_high on the ratio of samples with a negative advantage; None leaves it out."""
+    beta: float = Field(default=0.0, ge=0)
+    """Weight of the k3 divergence from the reference policy (the block's base); 0 loads no reference."""
+    dynamic_sampling: DynamicSampling = DynamicSampling()
+    """What happens to groups whose rewards are all equal."""
+    max_unscored_share: float = Field(default=0.05, ge=0, le=1)
+    """A rollout step with a larger share of infrastructure failures is refused."""
+    checkpoint_every: int = Field(default=1, ge=0)
+    """Rollout steps between in-block checkpoints; 0 keeps none and reruns an interrupted block whole."""
+    threads: int = Field(default=1, ge=1)
+    """CPU threads of torch; part of the run's identity, as the order of sums depends on it."""
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        if self.prompts_per_step % self.updates_per_rollout_step:
+            raise ValueError(
+                f"updates_per_rollout_step={self.updates_per_rollout_step} must divide "
+                f"prompts_per_step={self.prompts_per_step}, so that every update has the same number of prompts"
+            )
+        if self.dual_clip is not None and self.dual_clip <= 1 + self.clip_high:
+            raise ValueError(
+                f"dual_clip={self.dual_clip} must be larger than 1 + clip_high={1 + self.clip_high}; use 3.0 or null"
+            )
+        mini_batch = self.prompts_per_step * self.group_size // self.updates_per_rollout_step
+        if self.micro_batch_size and mini_batch % self.micro_batch_size:
+            raise ValueError(
+                f"micro_batch_size={self.micro_batch_size} must divide the mini-batch of {mini_batch} samples"
+            )
+        return self
