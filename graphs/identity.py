@@ -1,0 +1,56 @@
+"""What makes two runs the same run: resolved config, suite fingerprint, code."""
+
+from __future__ import annotations
+
+import hashlib
+from functools import cache
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+from pydantic import JsonValue
+
+from harness.records import Record
+
+CODE_PACKAGES = ("harness", "memory", "evals", "policy", "agents", "graphs")
+"""Packages whose code decides results; the command line and the service do not."""
+
+
+class RunIdentity(Record):
+    """Resuming under a different identity is refused."""
+
+    config: dict[str, JsonValue]
+    """The resolved configuration."""
+    suite_fingerprint: str
+    policy_fingerprint: str
+    """Content id of the weights that the run starts from."""
+    code_version: str
+
+
+@cache
+def code_version() -> str:
+    """Distribution version and a hash over the source and prompt files that decide results."""
+    root = Path(__file__).resolve().parent.parent
+    digest = hashlib.sha256()
+    for package in CODE_PACKAGES:
+        for file in sorted((root / package).rglob("*")):
+            if file.suffix in (".py", ".md") and file.is_file():
+                digest.update(str(file.relative_to(root)).encode() + b"\0" + file.read_bytes() + b"\0")
+    try:
+        number = version("cohelix")
+    except PackageNotFoundError:
+        number = "0"
+    return f"{number}+{digest.hexdigest()[:12]}"
+
+
+def differing_keys(recorded: JsonValue, wanted: JsonValue, prefix: str = "") -> list[str]:
+    """Dotted keys at which two JSON values differ, with both values."""
+    if isinstance(recorded, dict) and isinstance(wanted, dict):
+        keys = sorted(set(recorded) | set(wanted))
+        return [
+            line
+            for key in keys
+            for line in differing_keys(
+                recorded.get(key, "(absent)"), wanted.get(key, "(absent)"), f"{prefix}.{key}" if prefix else key
+            )
+        ]
+    return [] if recorded == wanted else [f"{prefix}: recorded {recorded!r}, now {wanted!r}"]

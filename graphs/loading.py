@@ -1,0 +1,151 @@
+"""Read a run configuration: YAML, dotted overrides, and errors that name the keys."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal, get_args, get_origin
+
+import yaml
+from pydantic import BaseModel, JsonValue, ValidationError
+
+from graphs.config import RunConfig
+from harness.errors import UserError
+
+
+class _StrictLoader(yaml.SafeLoader):
+    """Safe YAML that refuses a repeated key, which plain YAML lets win in silence."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        keys = [self.construct_object(key, deep=True) for key, _ in node.value]  # type: ignore[no-untyped-call]
+        repeated = sorted({str(key) for key in keys if keys.count(key) > 1})
+        if repeated:
+            raise yaml.constructor.ConstructorError(None, None, f"key {repeated} is given twice", node.start_mark)
+        return super().construct_mapping(node, deep=deep)
+
+
+def load_config(path: str | Path, overrides: Sequence[str] = ()) -> RunConfig:
+    """Read ``path``, apply ``key=value`` overrides in order, and validate.
+
+    Args:
+        path: a YAML file with the keys of :class:`RunConfig`.
+        overrides: dotted keys with YAML values, for example ``strategy.rounds=2``.
+
+    Raises:
+        UserError: no such file, broken YAML, an unknown key, a value out of range; the message names the key.
+    """
+    return parse_config(_apply(read_yaml(path), overrides), source=str(path))
+
+
+def parse_config(raw: Mapping[str, JsonValue], *, source: str) -> RunConfig:
+    """Validate a raw mapping; ``source`` is named in the error."""
+    try:
+        return RunConfig.model_validate(dict(raw))
+    except ValidationError as error:
+        faults = "\n".join(f"  {line}" for line in _faults(error))
+        raise UserError(f"configuration {source} is not valid:\n{faults}\n", do="mend the named keys") from None
+
+
+def read_yaml(path: str | Path) -> dict[str, JsonValue]:
+    """The mapping in a YAML file."""
+    file = Path(path)
+    try:
+        text = file.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        raise UserError(
+            "cannot read the configuration", got=f"no file {file}", expected="a YAML file", do="check the path"
+        ) from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(f"cannot read the configuration {file}", got=str(error), do="give a readable file") from None
+    return _parse_yaml(text, where=str(file))
+
+
+def _parse_yaml(text: str, *, where: str) -> dict[str, JsonValue]:
+    try:
+        value = yaml.load(text, Loader=_StrictLoader)  # noqa: S506 - a SafeLoader subclass
+    except yaml.YAMLError as error:
+        raise UserError(f"{where} is not YAML", got=" ".join(str(error).split()), do="mend that line") from None
+    if not isinstance(value, dict):
+        raise UserError(
+            f"{where} holds no configuration",
+            got=type(value).__name__,
+            expected=f"a mapping with the keys {sorted(RunConfig.model_fields)}",
+        )
+    return value
+
+
+def _apply(raw: dict[str, JsonValue], overrides: Sequence[str]) -> dict[str, JsonValue]:
+    for override in overrides:
+        key, equals, text = override.partition("=")
+        if not equals or not key.strip():
+            raise UserError("cannot read --set", got=repr(override), expected="key=value, for example seed=3")
+        try:
+            value = yaml.safe_load(text)
+        except yaml.YAMLError as error:
+            raise UserError(f"the value of --set {key} is not YAML", got=" ".join(str(error).split())) from None
+        _put(raw, key.strip().split("."), value, override)
+    return raw
+
+
+def _put(raw: dict[str, Any], path: list[str], value: JsonValue, override: str) -> None:
+    for depth, name in enumerate(path[:-1]):
+        inner = raw.setdefault(name, {})
+        if inner is None:
+            inner = raw[name] = {}
+        if not isinstance(inner, dict):
+            raise UserError(
+                f"cannot apply --set {override}",
+                got=f"{'.'.join(path[: depth + 1])} = {inner!r}, which holds no keys",
+                do=f"set {'.'.join(path[: depth + 1])} itself",
+            )
+        raw = inner
+    raw[path[-1]] = value
+
+
+def _faults(error: ValidationError) -> Iterator[str]:
+    for fault in error.errors(include_url=False):
+        where, known = _known_keys(fault["loc"])
+        if fault["type"] == "extra_forbidden":
+            name = str(fault["loc"][-1])
+            near = difflib.get_close_matches(name, known, n=1)
+            hint = f"did you mean {near[0]!r}? " if near else ""
+            yield f"{where}: unknown key; {hint}known keys here: {', '.join(known)}"
+        elif fault["type"] in ("value_error", "missing"):
+            yield f"{where or 'configuration'}: {fault['msg'].removeprefix('Value error, ')}"
+        else:
+            yield f"{where}: {fault['msg']}; got {_shown(fault['input'])}"
+
+
+def _shown(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= 80 else text[:77] + "..."
+
+
+def _known_keys(location: tuple[int | str, ...]) -> tuple[str, list[str]]:
+    """Dotted path of a fault without union tags, and the keys known beside its last part."""
+    models: list[type[BaseModel]] = [RunConfig]
+    shown: list[str] = []
+    known: list[str] = sorted(RunConfig.model_fields)
+    for part in location:
+        tagged = [model for model in models if str(part) in _tags(model)]
+        if tagged and not any(str(part) in model.model_fields for model in models):
+            models = tagged
+            continue
+        known = sorted({name for model in models for name in model.model_fields})
+        shown.append(str(part))
+        annotations = [model.model_fields[str(part)].annotation for model in models if str(part) in model.model_fields]
+        models = [model for annotation in annotations for model in _models(annotation)]
+    return ".".join(shown), known
+
+
+def _tags(model: type[BaseModel]) -> tuple[str, ...]:
+    field = model.model_fields.get("type")
+    return get_args(field.annotation) if field and get_origin(field.annotation) is Literal else ()
+
+
+def _models(annotation: Any) -> Iterator[type[BaseModel]]:
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        yield annotation
+    for inner in get_args(annotation):
+        yield from _models(inner)

@@ -1,0 +1,230 @@
+"""VACE: alternate RL blocks and gated harness proposals, so that weights and harness improve each other.
+
+    START -> seed -> baseline --+--> train ---+--> diagnose -> propose --> gate -> commit --+--> select -> report -> END
+                                |             +------------------------>  |                 |
+                                +--> explore ----> diagnose               |                 |
+                                ^                                                           |
+                                +----------- next round <- (sia: adopt) <-------------------+
+
+The six conditions are routes through the same nodes:
+
+    vace          train, diagnose, propose, gate, commit, every round
+    whale         the same, and the gate measures the candidate but does not decide: legal edits commit
+    rl-only       train, gate (measures the incumbent alone), commit
+    harness-only  explore, diagnose, propose, gate, commit; the weights never change
+    sia           harness-only for T rounds; adopt its best harness; then rl-only for T rounds under it
+    static        neither; select and report the first pair
+
+Cost of a round: one RL block (rollout_steps x prompts x group size attempts, and the updates), one
+diagnosis, one proposal, and at most two val evaluations. Report: three test evaluations of the best
+pair and three of the first pair.
+
+What survives a restart: the state below (checkpointed after every node) and, in the stores, every
+finished piece of work; a node that runs again finds its work in the ledger, so a resumed run ends in
+the same state and the same weights as an unbroken one.
+
+Source: METHODS §1; differs: nothing known. The val seeds are the same in every round, so a pair's
+score is measured once.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal, TypedDict
+
+from langgraph.graph import END, START, StateGraph
+from langgraph.runtime import Runtime
+
+from graphs.config import RunConfig, VaceConfig
+from graphs.crew import Crew
+from graphs.recorder import recorded
+from graphs.state import PairScore, Spent, add_spent, latest, merge_pairs
+
+Phase = Literal["alternate", "harness", "weights"]
+Config = VaceConfig
+
+
+class State(TypedDict, total=False):
+    """Ids, counters and decisions; everything large is in the stores."""
+
+    phase: Annotated[Phase, latest]
+    """``alternate`` for vace and whale; ``harness`` and ``weights`` for the one-sided conditions."""
+    round: Annotated[int, latest]
+    """Finished rounds of this phase."""
+    checkpoint_id: Annotated[str, latest]
+    """The current weights; always the newest."""
+    harness_id: Annotated[str, latest]
+    """The incumbent harness."""
+    evidence_key: Annotated[str, latest]
+    """Ledger key of the round's traces: the RL block's own, or the explorer's."""
+    findings_key: Annotated[str, latest]
+    """Ledger key of the diagnoser's findings."""
+    candidate_id: Annotated[str, latest]
+    """The proposed harness; empty when the round has none."""
+    decision_key: Annotated[str, latest]
+    """Ledger key of the gate's decision."""
+    decision: Annotated[str, latest]
+    """The gate's word of the last round."""
+    pairs: Annotated[list[PairScore], merge_pairs]
+    """Every pair that was deployed, with its val score, in order."""
+    spent: Annotated[Spent, add_spent]
+    """Tokens, money and evaluations so far."""
+    stop_reason: Annotated[str, latest]
+    """Why the loop ended; empty while it goes on."""
+    selected: Annotated[int, latest]
+    """Index in ``pairs`` of the pair that the selector chose."""
+    report_key: Annotated[str, latest]
+    """Ledger key of the test report."""
+
+
+@dataclass(frozen=True)
+class Context:
+    """Collaborators, injected by :mod:`graphs.assembly`."""
+
+    config: RunConfig
+    crew: Crew
+    """The six roles, the trainer and the stores behind one door, with ledger and step record."""
+
+    @property
+    def strategy(self) -> VaceConfig:
+        """The graph's own settings."""
+        return self.config.strategy
+
+
+def seed(state: State, runtime: Runtime[Context]) -> State:
+    """Take the suite's seed harness, add the teacher's verified demonstrations, store the first pair."""
+    crew, strategy = runtime.context.crew, runtime.context.strategy
+    harness_id = crew.write_demonstrations(strategy.seed_demonstrations)
+    phase: Phase = {"harness-only": "harness", "sia": "harness", "rl-only": "weights"}.get(  # type: ignore[assignment]
+        strategy.condition, "alternate"
+    )
+    return {"phase": phase, "round": 0, "checkpoint_id": crew.base_checkpoint(), "harness_id": harness_id}
+
+
+def baseline(state: State, runtime: Runtime[Context]) -> State:
+    """Measure the first pair on val."""
+    score = runtime.context.crew.score_val(state["checkpoint_id"], state["harness_id"])
+    return {"pairs": [_pair(state, state["checkpoint_id"], state["harness_id"], score)]}
+
+
+def train(state: State, runtime: Runtime[Context]) -> State:
+    """Run one RL block under the incumbent harness; its rollouts are the round's evidence."""
+    block = runtime.context.crew.train(state["checkpoint_id"], state["harness_id"], round_number=state["round"])
+    return {"checkpoint_id": block.checkpoint_id, "evidence_key": block.evidence_key}
+
+
+def explore(state: State, runtime: Runtime[Context]) -> State:
+    """Collect diagnostic traces of the unchanged weights under the incumbent harness."""
+    key = runtime.context.crew.explore(state["checkpoint_id"], state["harness_id"], round_number=state["round"])
+    return {"evidence_key": key}
+
+
+def diagnose(state: State, runtime: Runtime[Context]) -> State:
+    """Turn the round's traces into findings."""
+    return {"findings_key": runtime.context.crew.diagnose(state["evidence_key"], state["harness_id"])}
+
+
+def propose(state: State, runtime: Runtime[Context]) -> State:
+    """Turn findings into one complete candidate; its new demonstrations are the teacher's."""
+    candidate_id = runtime.context.crew.propose(
+        state["harness_id"], state["findings_key"], round_number=state["round"]
+    )
+    return {"candidate_id": candidate_id}
+
+
+def gate(state: State, runtime: Runtime[Context]) -> State:
+    """Check the candidate, measure it and the incumbent at the new weights, and decide."""
+    crew, is_gated = runtime.context.crew, runtime.context.strategy.condition != "whale"
+    judged = crew.judge(state["checkpoint_id"], state["harness_id"], state.get("candidate_id", ""), is_gated=is_gated)
+    return {"decision_key": judged.key, "decision": judged.outcome}
+
+
+def commit(state: State, runtime: Runtime[Context]) -> State:
+    """Store harness, pair and decision in one transaction; the weights are always kept."""
+    committed = runtime.context.crew.commit(
+        state["checkpoint_id"], state["decision_key"], round_number=state["round"], phase=state["phase"]
+    )
+    finished = state["round"] + 1
+    return {
+        "harness_id": committed.harness_id,
+        "pairs": [_pair(state, state["checkpoint_id"], committed.harness_id, committed.score, finished)],
+        "candidate_id": "",
+        "round": finished,
+        "stop_reason": runtime.context.crew.exhausted(state.get("spent")),
+    }
+
+
+def adopt(state: State, runtime: Runtime[Context]) -> State:
+    """Between the two phases of sia: go on with the best harness found, and start training."""
+    best = state["pairs"][runtime.context.crew.select(state["pairs"])]
+    return {"phase": "weights", "round": 0, "checkpoint_id": best["checkpoint_id"], "harness_id": best["harness_id"]}
+
+
+def select(state: State, runtime: Runtime[Context]) -> State:
+    """Choose the pair with the best val score."""
+    return {
+        "selected": runtime.context.crew.select(state["pairs"]),
+        "stop_reason": state.get("stop_reason") or "all rounds finished",
+    }
+
+
+def report(state: State, runtime: Runtime[Context]) -> State:
+    """Read test: replicates of the selected pair, and of the first pair for comparison."""
+    first, final = state["pairs"][0], state["pairs"][state["selected"]]
+    return {"report_key": runtime.context.crew.report(first, final, pairs=state["pairs"])}
+
+
+def after_baseline(state: State, runtime: Runtime[Context]) -> Literal["train", "explore", "select"]:
+    """Static stops here; the others enter their loop."""
+    if runtime.context.strategy.condition == "static":
+        return "select"
+    return _work(state)
+
+
+def after_train(state: State) -> Literal["diagnose", "gate"]:
+    """Without proposals the block is only measured."""
+    return "gate" if state["phase"] == "weights" else "diagnose"
+
+
+def after_commit(state: State, runtime: Runtime[Context]) -> Literal["train", "explore", "adopt", "select"]:
+    """Another round, the second phase of sia, or the end."""
+    if state.get("stop_reason"):
+        return "select"
+    if state["round"] < runtime.context.strategy.rounds:
+        return _work(state)
+    is_halfway = runtime.context.strategy.condition == "sia" and state["phase"] == "harness"
+    return "adopt" if is_halfway else "select"
+
+
+def _work(state: State) -> Literal["train", "explore"]:
+    return "explore" if state["phase"] == "harness" else "train"
+
+
+def _pair(state: State, checkpoint_id: str, harness_id: str, score: float, round_number: int = 0) -> PairScore:
+    return {
+        "checkpoint_id": checkpoint_id,
+        "harness_id": harness_id,
+        "val_score": score,
+        "phase": state["phase"],
+        "round": round_number,
+    }
+
+
+def build(config: RunConfig) -> StateGraph[State, Context, Any, Any]:
+    """The graph, not yet compiled; conditions differ by routers alone."""
+    graph: StateGraph[State, Context, Any, Any] = StateGraph(State, context_schema=Context)
+    for node in (seed, baseline, train, explore, diagnose, propose, gate, commit, adopt, select, report):
+        graph.add_node(node.__name__, recorded(node))
+    graph.add_edge(START, "seed")
+    graph.add_edge("seed", "baseline")
+    graph.add_conditional_edges("baseline", after_baseline)
+    graph.add_conditional_edges("train", after_train)
+    graph.add_edge("explore", "diagnose")
+    graph.add_edge("diagnose", "propose")
+    graph.add_edge("propose", "gate")
+    graph.add_edge("gate", "commit")
+    graph.add_conditional_edges("commit", after_commit)
+    graph.add_edge("adopt", "train")
+    graph.add_edge("select", "report")
+    graph.add_edge("report", END)
+    return graph
