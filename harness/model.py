@@ -7,7 +7,9 @@ Source: METHODS §0.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import cached_property
+from typing import Any, Self
 
 from pydantic import field_validator, model_validator
 
@@ -85,3 +87,9 @@ class Harness(Record):
     def harness_id(self) -> str:
         """Content hash of this version."""
         return content_id(self, prefix="harness")
+
+    def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Self:
+        """Copy with changes; the cached id is not carried over to the copy."""
+        copied = super().model_copy(update=update, deep=deep)
+        copied.__dict__.pop("harness_id", None)
+        return copied

@@ -51,13 +51,17 @@ class ChatReply(Record):
 class ChatModel(Protocol):
     """A language model behind one string."""
 
-    async def complete(self, messages: Sequence[Message], *, purpose: str) -> ChatReply: ...
+    async def complete(self, messages: Sequence[Message], *, purpose: str) -> ChatReply:
+        """Answer one conversation; ``purpose`` goes to the ledger."""
+        ...
 
 
 class Judge(Protocol):
     """Scores one response on named criteria."""
 
-    async def grade(self, response: str, criteria: Sequence[str], *, purpose: str, replicate: int) -> list[int]: ...
+    async def grade(self, response: str, criteria: Sequence[str], *, purpose: str, replicate: int) -> list[int]:
+        """One 0 or 1 per criterion, in order."""
+        ...
 
 
 class WorkLedger(Protocol):
