@@ -11,6 +11,8 @@ import random
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from evals.suites.route_graph import Attributes, RouteGraph, Station, Track
+
 LINE_NAMES = (
     "Red", "Blue", "Green", "Yellow", "Orange", "Purple", "Pink", "Brown", "Grey", "Black", "White", "Gold",
 )  # fmt: skip
@@ -101,3 +103,26 @@ def draw_lines(
             interchanges.add(shared)
         lines[name] = tuple(stops)
     return lines
+
+
+def route_graph(network: Network) -> RouteGraph:
+    """The network as the route solver reads it; parallel stretches become one track with several lines."""
+    stations = {
+        name: Station(
+            Attributes(vertex.time, vertex.price, vertex.comfort, vertex.reliability), vertex.transfer_time
+        )
+        for name in network.stations()
+        for vertex in (network.vertices.get(name, Vertex(name, ())),)
+    }
+    known = {frozenset((edge.station_1, edge.station_2)): edge for edge in network.edges}
+    lines: dict[frozenset[str], list[str]] = {}
+    for line, stops in network.lines.items():
+        for one, two in zip(stops, stops[1:], strict=False):
+            lines.setdefault(frozenset((one, two)), []).append(line)
+    tracks = []
+    for ends, names in lines.items():
+        one, two = sorted(ends)
+        edge = known.get(ends, Edge("", one, two))
+        at = Attributes(edge.time, edge.price, edge.comfort, edge.reliability)
+        tracks.append(Track(one, two, tuple(names), at))
+    return RouteGraph(stations, tuple(tracks))

@@ -12,12 +12,19 @@ from dataclasses import dataclass
 from typing import Literal, get_args
 
 from evals.suites.metro_network import Network
+from evals.suites.route import TRANSFER_MARK as TRANSFER_MARK
+from evals.suites.route_graph import Route
 
 SolutionStyle = Literal["direct", "plan", "expand", "hops"]
 """How much working a solution shows; ``direct`` shows none."""
 STYLES: tuple[SolutionStyle, ...] = get_args(SolutionStyle)
 INPUT_TEMPLATE = "{question}\n{map}\n{question}"
-TRANSFER_MARK = "(transfer)"
+INSTRUCTIONS = "Find the route with the fewest stations."
+CONTRACT = (
+    "Answer as <reasoning>working</reasoning><response>route</response>. The route joins stations with - "
+    "and marks a line change with (transfer)."
+)
+"""Output contract of every metro preset."""
 
 
 @dataclass(frozen=True)
@@ -76,6 +83,18 @@ def working_text(network: Network, legs: Sequence[Leg], style: SolutionStyle) ->
         f"{one} {leg.label} {two}" for leg in legs for one, two in zip(leg.stops, leg.stops[1:], strict=False)
     ]
     return "Hops: " + "; ".join(hops) + "."
+
+
+def route_legs(network: Network, route: Route) -> tuple[Leg, ...]:
+    """Cut a solved route into rides on one line each."""
+    cuts = [0, *route.changes, len(route.stations) - 1]
+    listing = directed_lines(network)
+    legs = []
+    for one, two in zip(cuts, cuts[1:], strict=False):
+        line, stops = route.lines[one], route.stations[one : two + 1]
+        order = listing[f"{line}+"]
+        legs.append(Leg(f"{line}{'+' if order.index(stops[0]) < order.index(stops[-1]) else '-'}", stops))
+    return tuple(legs)
 
 
 def completion_text(working: str, answer: str) -> str:

@@ -21,7 +21,9 @@ from importlib.resources import files
 
 from evals.suites.metro_network import STATION_CODES, Network, NetworkShape, draw_lines
 from evals.suites.metro_text import (
+    CONTRACT,
     INPUT_TEMPLATE,
+    INSTRUCTIONS,
     STYLES,
     TRANSFER_MARK,
     Leg,
@@ -53,11 +55,6 @@ FORGOTTEN_MARK_RATES = {"direct": 0.7, "expand": 0.6, "plan": 0.4, "hops": 0.3}
 TAG_FAULT_RATE = 0.08
 WORD_DROP_RATE = 0.2
 
-CONTRACT = (
-    "Answer as <reasoning>working</reasoning><response>route</response>. The route joins stations with - "
-    "and marks a line change with (transfer)."
-)
-INSTRUCTIONS = "Find the route with the fewest stations."
 _INSTRUCTIONS = (
     INSTRUCTIONS,
     "Find the shortest route on the metro map.",
