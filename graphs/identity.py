@@ -41,16 +41,3 @@ def code_version() -> str:
         number = "0"
     return f"{number}+{digest.hexdigest()[:12]}"
 
-
-def differing_keys(recorded: JsonValue, wanted: JsonValue, prefix: str = "") -> list[str]:
-    """Dotted keys at which two JSON values differ, with both values."""
-    if isinstance(recorded, dict) and isinstance(wanted, dict):
-        keys = sorted(set(recorded) | set(wanted))
-        return [
-            line
-            for key in keys
-            for line in differing_keys(
-                recorded.get(key, "(absent)"), wanted.get(key, "(absent)"), f"{prefix}.{key}" if prefix else key
-            )
-        ]
-    return [] if recorded == wanted else [f"{prefix}: recorded {recorded!r}, now {wanted!r}"]

@@ -15,8 +15,9 @@ from pydantic import JsonValue
 
 from graphs.events import Event, Listener, ignore
 from graphs.state import Spent
-from harness.protocols import StepLog
 from harness.records import Record, Usage
+from memory.records import StepRecord
+from memory.steps import Steps
 
 
 class RoleCall(Record):
@@ -32,6 +33,8 @@ class RoleCall(Record):
     reads: dict[str, JsonValue]
     wrote: dict[str, JsonValue]
     """A summary with real values; the whole result is in the ledger under ``work_key``."""
+    said: str = ""
+    """One line for a person."""
     model_calls: list[JsonValue] = []
     """Each model call: model, tokens, cost, retries, faults."""
     usage: Usage = Usage()
@@ -60,8 +63,8 @@ class Step:
 class Recorder:
     """Writes one row per executed node and tells the listener."""
 
-    def __init__(self, log: StepLog, run_id: str, listener: Listener = ignore) -> None:
-        self._log = log
+    def __init__(self, steps: Steps, run_id: str, listener: Listener = ignore) -> None:
+        self._steps = steps
         self._run_id = run_id
         self._listener = listener
         self._started = time.monotonic()
@@ -97,17 +100,30 @@ class Recorder:
         yield update
         update["spent"] = self.step.spent()
         seconds = time.monotonic() - started
-        self._log.record_step(
-            run_id=self._run_id,
-            number=number,
-            node=node,
-            read=state.seen,
-            wrote=dict(update),
-            calls=[call.model_dump(mode="json") for call in self.step.calls],
-            started_at=started_at.isoformat(),
-            seconds=seconds,
-        )
+        self._write(node, number, state.seen, update, started_at, seconds)
         self.tell("node_finished", _told(self.step, seconds))
+
+    def _write(
+        self, node: str, number: int, read: dict[str, Any], wrote: dict[str, Any], started_at: datetime, seconds: float
+    ) -> None:
+        if self._steps.next_number(self._run_id) > number:
+            return  # a kill fell between this row and the graph's checkpoint; the first execution's row stands
+        spent = self.step.spent()
+        self._steps.record(
+            StepRecord(
+                run_id=self._run_id,
+                number=number,
+                node=node,
+                read=read,
+                wrote=dict(wrote),
+                calls=tuple(call.model_dump(mode="json") for call in self.step.calls),
+                evaluations=tuple(call.work_key for call in self.step.calls if call.evaluations),
+                tokens=spent["tokens"],
+                cost_usd=spent["cost_usd"],
+                started_at=started_at.isoformat(),
+                seconds=seconds,
+            )
+        )
 
 
 class _Reads(dict[str, Any]):
@@ -145,3 +161,14 @@ def recorded(node: Callable[[Any, Runtime[Any]], Any]) -> Callable[..., dict[str
     run.__name__ = node.__name__
     run.__doc__ = node.__doc__
     return run
+
+
+def _round_of(node: str, state: Mapping[str, Any]) -> int:
+    """The round a node belongs to, from 1; 0 outside the loop."""
+    is_outside = node in ("seed", "baseline", "adopt", "select", "report")
+    return 0 if is_outside else int(state.get("round") or 0) + 1
+
+
+def _told(step: Step, seconds: float) -> str:
+    said = "; ".join(call.said for call in step.calls if call.said)
+    return f"{said or 'done'} ({seconds:.1f} s)"

@@ -1,0 +1,175 @@
+"""What a configuration will do and what its budget buys, before anything runs. Torch-free."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from pydantic import JsonValue
+
+from agents.llm.config import RoleName
+from evals.suites.base import Suite
+from graphs.config import RunConfig
+from harness.errors import UserError
+from harness.records import Record
+from harness.render import render
+
+CHARACTERS_PER_TOKEN = {"pocket": 3.0, "hf": 3.5}
+"""Rough sizes, to turn rendered text into tokens without loading a tokenizer."""
+SECONDS_PER_ATTEMPT = {"pocket": 0.04, "hf": 3.0}
+"""Measured on 2 cores: the pocket policy, and SmolLM2-135M with 48-token answers."""
+SECONDS_PER_UPDATE_SAMPLE = {"pocket": 0.02, "hf": 1.5}
+"""Forward and backward of one trained sample, on the same machine."""
+SECONDS_PER_MODEL_CALL = 10.0
+CALL_TOKENS = 4000
+"""Prompt and completion of one call of a role's model, typical."""
+
+
+class Cost(Record):
+    """Work of one part of a run."""
+
+    train_attempts: int = 0
+    """Rollouts and explorer attempts."""
+    evaluation_attempts: int = 0
+    """Attempts scored on val and test."""
+    updates: int = 0
+    """Optimizer updates."""
+    model_calls: int = 0
+    """Calls of language models behind roles; ``rules`` makes none."""
+    tokens: int = 0
+    """Estimated prompt and completion tokens of the policy and the models."""
+    seconds: float = 0.0
+    """Estimated wall seconds."""
+
+    def times(self, count: int) -> Cost:
+        """This work ``count`` times."""
+        return Cost(**{name: value * count for name, value in self})
+
+    def plus(self, other: Cost) -> Cost:
+        """Both."""
+        return Cost(**{name: value + getattr(other, name) for name, value in self})
+
+
+class Plan(Record):
+    """The parts of a run, in order, and their sum."""
+
+    condition: str
+    rounds: int
+    """Passes through the loop, over all phases."""
+    rl_blocks: int
+    rollout_steps: int
+    """Of all blocks."""
+    proposals: int
+    """At most; a round may propose nothing."""
+    start: Cost
+    """Demonstrations and the first pair's val score."""
+    first_round: Cost
+    all_rounds: Cost
+    report: Cost
+    total: Cost
+    limits: dict[str, JsonValue]
+    """The budget's limits; null is none."""
+
+    @property
+    def smallest(self) -> Cost:
+        """The least a useful run costs: start, one round and the report."""
+        return self.start.plus(self.first_round).plus(self.report)
+
+
+class _Sizes(Record):
+    prompt_tokens: int
+    completion_tokens: int
+
+
+def make_plan(config: RunConfig, suite: Suite) -> Plan:
+    """Count the work of a run."""
+    strategy, budget = config.strategy, config.budget
+    sizes = _sizes(config, suite)
+    val_tasks = len(suite.tasks(split="val")[: budget.tasks.val])
+    test_tasks = len(suite.tasks(split="test")[: budget.tasks.test])
+    val = _attempts(config, sizes, evaluation=val_tasks * budget.replicates.val)
+    test = _attempts(config, sizes, evaluation=test_tasks * budget.replicates.test)
+    trains, proposes = strategy.condition not in ("static", "harness-only"), strategy.condition not in ("static", "rl-only")
+    rounds = {"static": 0, "sia": 2 * strategy.rounds}.get(strategy.condition, strategy.rounds)
+    blocks = strategy.rounds if trains else 0
+    proposals = strategy.rounds if proposes else 0
+    block, proposal = _block(config, sizes), _proposal(config)
+    explores = strategy.condition in ("harness-only", "sia")
+    explore = _attempts(config, sizes, train=strategy.explore_tasks) if explores else Cost()
+    measured = 2 if strategy.condition == "vace" else 1
+    first_round = (explore if explores else block if trains else Cost()).plus(proposal if proposes else Cost())
+    first_round = first_round.plus(val.times(measured)) if rounds else Cost()
+    all_rounds = block.times(blocks).plus(proposal.plus(explore).times(proposals)).plus(val.times(measured * rounds))
+    start = val.plus(_calls(config, {"teacher": strategy.seed_demonstrations}))
+    report = test.times(1 if strategy.condition == "static" else 2).plus(_calls(config, {"selector": 1}))
+    return Plan(
+        condition=strategy.condition,
+        rounds=rounds,
+        rl_blocks=blocks,
+        rollout_steps=blocks * strategy.rollout_steps,
+        proposals=proposals,
+        start=start,
+        first_round=first_round,
+        all_rounds=all_rounds,
+        report=report,
+        total=start.plus(all_rounds).plus(report),
+        limits=budget.model_dump(include={"max_wall_s", "max_tokens", "max_cost_usd", "max_evaluations"}),
+    )
+
+
+def refuse_too_small(plan: Plan) -> None:
+    """Refuse a budget that cannot finish one round.
+
+    Raises:
+        UserError: a limit is below the estimate of start, one round and report; names the limit and both numbers.
+    """
+    needed = {
+        "max_wall_s": plan.smallest.seconds,
+        "max_tokens": plan.smallest.tokens,
+        "max_evaluations": plan.smallest.evaluation_attempts,
+    }
+    for name, need in needed.items():
+        limit = plan.limits[name]
+        if isinstance(limit, int | float) and limit < need:
+            raise UserError(
+                "the budget cannot finish one round",
+                got=f"budget.{name}={limit:g}",
+                expected=f"at least {need:,.0f} (start, one round and the report)",
+                do=f"raise budget.{name}, or ask for fewer tasks, replicates or rollout steps",
+            )
+
+
+def _sizes(config: RunConfig, suite: Suite) -> _Sizes:
+    per_token = CHARACTERS_PER_TOKEN[config.policy.type]
+    task = suite.tasks(split="train")[0]
+    characters = sum(len(message.content) for message in render(suite.seed_harness(), task.inputs))
+    return _Sizes(
+        prompt_tokens=round(characters / per_token),
+        completion_tokens=min(config.strategy.rl.max_tokens, round(len(str(task.gold)) * 2 / per_token) + 16),
+    )
+
+
+def _attempts(config: RunConfig, sizes: _Sizes, *, train: int = 0, evaluation: int = 0) -> Cost:
+    count = train + evaluation
+    return Cost(
+        train_attempts=train,
+        evaluation_attempts=evaluation,
+        tokens=count * (sizes.prompt_tokens + sizes.completion_tokens),
+        seconds=count * SECONDS_PER_ATTEMPT[config.policy.type],
+    )
+
+
+def _block(config: RunConfig, sizes: _Sizes) -> Cost:
+    rl, steps = config.strategy.rl, config.strategy.rollout_steps
+    samples = steps * rl.prompts_per_step * rl.group_size
+    trained_s = samples * SECONDS_PER_UPDATE_SAMPLE[config.policy.type]
+    updates = Cost(updates=steps * rl.updates_per_rollout_step, seconds=trained_s)
+    return _attempts(config, sizes, train=samples).plus(updates)
+
+
+def _proposal(config: RunConfig) -> Cost:
+    return _calls(config, {"diagnoser": 1, "proposer": 1})
+
+
+def _calls(config: RunConfig, calls: Mapping[RoleName, int]) -> Cost:
+    count = sum(number for role, number in calls.items() if not config.roles.of(role).is_rules)
+    return Cost(model_calls=count, tokens=count * CALL_TOKENS, seconds=count * SECONDS_PER_MODEL_CALL)

@@ -1,0 +1,180 @@
+"""Start and resume runs: identity, lock, checkpointer, status; the graph does the rest."""
+
+from __future__ import annotations
+
+import secrets
+import sqlite3
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import yaml
+from langgraph.checkpoint.sqlite import SqliteSaver
+from pydantic import JsonValue
+
+from graphs.assembly import assemble, run_identity
+from graphs.config import RunConfig
+from graphs.events import Listener, ignore
+from graphs.loading import load_config, parse_config
+from graphs.recorder import Recorder
+from graphs.registry import load_build
+from graphs.state import NOTHING_SPENT
+from harness.errors import UserError
+from harness.records import Record
+from memory.files import write_atomic
+from memory.records import RunRecord, RunStatus
+from memory.store import Store
+
+CONFIG_NAME = "config.yaml"
+GRAPH_NAME = "graph.db"
+
+
+class RunResult(Record):
+    """How a sitting ended."""
+
+    run_id: str
+    status: RunStatus
+    state: dict[str, JsonValue]
+    """The graph's final state: ids, counters, decisions."""
+
+
+def start(
+    config: RunConfig, *, home: Path, run_id: str = "", label: str = "run", listener: Listener = ignore
+) -> RunResult:
+    """Create a run and execute it to its end.
+
+    Args:
+        config: the resolved configuration.
+        home: folder of all state.
+        run_id: name of the new run; empty makes one from the time and ``label``.
+        label: words for the made-up name.
+        listener: takes progress events.
+
+    Raises:
+        Conflict: a run with this id exists.
+    """
+    with Store.open(home) as store:
+        identity = run_identity(config)
+        record = store.runs.create(
+            RunRecord(
+                run_id=run_id or _fresh_id(label),
+                strategy=config.strategy.type,
+                suite=config.suite.type,
+                config=config.model_dump(mode="json"),
+                identity=identity.model_dump(mode="json"),
+            )
+        )
+        write_atomic(config_file(store, record.run_id), _as_yaml(record.config))
+        return _execute(store, record, config, listener)
+
+
+def resume(
+    run_id: str,
+    *,
+    home: Path,
+    listener: Listener = ignore,
+    expected: RunConfig | None = None,
+    overrides: Sequence[str] = (),
+) -> RunResult:
+    """Go on with a run from its last finished piece of work.
+
+    Args:
+        run_id: the run.
+        home: folder of all state.
+        listener: takes progress events.
+        expected: refuse unless the run's own configuration is this one.
+        overrides: refuse unless applying these to the run's configuration changes nothing.
+
+    Raises:
+        IdentityMismatch: config, suite, weights or code differ from the recorded ones; names the keys.
+        RunBusy: another process executes the run.
+        UserError: the run's configuration file is torn.
+    """
+    with Store.open(home) as store:
+        record = store.runs.get(run_id)
+        config = expected or _own_config(store, record, overrides)
+        store.runs.check_identity(run_id, run_identity(config).model_dump(mode="json"))
+        return _execute(store, record, config, listener)
+
+
+def config_file(store: Store, run_id: str) -> Path:
+    """The readable copy of a run's configuration; editing it makes a resume refuse."""
+    return store.runs.folder(run_id) / CONFIG_NAME
+
+
+def _own_config(store: Store, record: RunRecord, overrides: Sequence[str]) -> RunConfig:
+    file = config_file(store, record.run_id)
+    if not file.exists():  # a kill fell between the run's row and the file
+        write_atomic(file, _as_yaml(record.config))
+    try:
+        return load_config(file, overrides)
+    except UserError as error:
+        if overrides:
+            raise
+        raise UserError(f"{error}", do=f"restore {file}, or remove it to resume from the recorded copy") from None
+
+
+def _execute(store: Store, record: RunRecord, config: RunConfig, listener: Listener) -> RunResult:
+    with store.runs.hold(record.run_id):
+        recorder = Recorder(store.steps, record.run_id, listener)
+        recorder.tell("run_started", f"run {record.run_id} ({config.strategy.condition}), seed {config.seed}")
+        store.runs.set_status(record.run_id, "running")
+        try:
+            with assemble(config, store, record.run_id, recorder) as context:
+                state = _drive(store, record.run_id, config, context)
+        except BaseException as error:
+            status: RunStatus = "stopped" if isinstance(error, KeyboardInterrupt) else "failed"
+            _note_end(store, record.run_id, status, error)
+            raise
+        store.runs.set_status(record.run_id, "finished", state)
+        recorder.tell("run_finished", f"run {record.run_id} finished: {state.get('stop_reason', '')}")
+    return RunResult(run_id=record.run_id, status="finished", state=state)
+
+
+def _drive(store: Store, run_id: str, config: RunConfig, context: Any) -> dict[str, JsonValue]:
+    """Run the graph from its last checkpoint to its end and return the final state."""
+    with _checkpointer(store.runs.folder(run_id) / GRAPH_NAME) as saver:
+        graph = load_build(config.strategy.type)(config).compile(checkpointer=saver)
+        limit = 20 * (2 * config.strategy.rounds + 2)
+        settings: Any = {"configurable": {"thread_id": run_id}, "recursion_limit": limit}
+        has_begun = graph.get_state(settings).created_at is not None
+        for _ in graph.stream(
+            None if has_begun else {"spent": NOTHING_SPENT}, settings, context=context, durability="sync"
+        ):
+            pass
+        return dict(graph.get_state(settings).values)
+
+
+@contextmanager
+def _checkpointer(path: Path) -> Iterator[SqliteSaver]:
+    try:
+        with closing(sqlite3.connect(path, check_same_thread=False)) as connection:
+            connection.execute("PRAGMA journal_mode=WAL")
+            connection.execute("PRAGMA synchronous=FULL")
+            yield SqliteSaver(connection)
+    except sqlite3.DatabaseError as error:
+        raise UserError(
+            f"the graph's checkpoints in {path} cannot be used",
+            got=f"{type(error).__name__}: {error}",
+            do=f"free disk space if it is full; otherwise remove {path} and resume: finished work is in the ledger",
+        ) from error
+
+
+def _note_end(store: Store, run_id: str, status: RunStatus, error: BaseException) -> None:
+    """Record how a sitting ended; a store that cannot be written must not hide the first error."""
+    try:
+        store.runs.set_status(run_id, status, {"error": f"{type(error).__name__}: {error}"})
+    except Exception as second:  # the store boundary, on the way out of another failure
+        error.add_note(f"the run's status could not be written either: {second}")
+
+
+def _fresh_id(label: str) -> str:
+    safe = "".join(letter if letter.isalnum() else "-" for letter in label).strip("-") or "run"
+    return f"{datetime.now(UTC):%Y%m%d-%H%M%S}-{safe}-{secrets.token_hex(2)}"
+
+
+def _as_yaml(config: dict[str, JsonValue]) -> bytes:
+    parse_config(config, source="the resolved configuration")  # what is written can be read back
+    return yaml.safe_dump(config, sort_keys=False, allow_unicode=True).encode()
