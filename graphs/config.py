@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Literal, Self
+from typing import Any, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from agents.llm.config import RolesConfig
 from evals.config import SuiteConfig
@@ -100,6 +100,12 @@ class RunConfig(Record):
     """Limits, tasks per split and replicates."""
     seed: int = Field(default=0, ge=0)
     """Root of every random stream of the run."""
+
+    @field_validator("policy", mode="before")
+    @classmethod
+    def _default_policy(cls, value: Any) -> Any:
+        """A policy without ``type`` is the default one, so that one of its keys can be set alone."""
+        return {"type": "pocket", **value} if isinstance(value, dict) else value
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:

@@ -111,6 +111,8 @@ def _faults(error: ValidationError) -> Iterator[str]:
             near = difflib.get_close_matches(name, known, n=1)
             hint = f"did you mean {near[0]!r}? " if near else ""
             yield f"{where}: unknown key; {hint}known keys here: {', '.join(known)}"
+        elif fault["type"] == "union_tag_not_found":
+            yield f"{where}.type: missing; it says which kind of {where} this is"
         elif fault["type"] in ("value_error", "missing"):
             yield f"{where or 'configuration'}: {fault['msg'].removeprefix('Value error, ')}"
         else:

@@ -35,8 +35,10 @@ class RoleCall(Record):
     """A summary with real values; the whole result is in the ledger under ``work_key``."""
     said: str = ""
     """One line for a person."""
-    model_calls: list[JsonValue] = []
-    """Each model call: model, tokens, cost, retries, faults."""
+    backend: str = ""
+    """``rules`` or a model string; empty for the trainer and the stores."""
+    refusals: list[JsonValue] = []
+    """Answers of a model that were sent back, with the errors."""
     usage: Usage = Usage()
     evaluations: int = 0
     """Attempts scored on val or test."""

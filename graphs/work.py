@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
-from pydantic import JsonValue
+from pydantic import BaseModel, JsonValue
 
+from agents.records import RoleRecord
 from graphs.recorder import Recorder, RoleCall
 from harness.errors import BoundaryError
 from harness.protocols import WorkLedger
@@ -19,14 +20,42 @@ class Produced(Record):
 
     result: JsonValue
     """Kept whole in the ledger."""
+    saw: dict[str, JsonValue] = {}
+    """Real inputs in short."""
     wrote: dict[str, JsonValue] = {}
-    """Summary for the step record, with real values."""
+    """The result in short."""
     said: str = ""
     """One line for a person."""
+    backend: str = ""
+    """``rules`` or a model string; empty for the trainer and the stores."""
+    refusals: list[JsonValue] = []
+    """Answers of a model that were sent back, with the errors."""
     usage: Usage = Usage()
     evaluations: int = 0
     """Attempts scored on val or test."""
-    model_calls: list[JsonValue] = []
+
+
+class _OfRole(Protocol):
+    """A role's result: a record that carries its :class:`RoleRecord`."""
+
+    @property
+    def record(self) -> RoleRecord: ...
+
+    def model_dump(self, *, mode: str) -> dict[str, Any]: ...
+
+
+def by_role(value: _OfRole) -> Produced:
+    """A role's result as work."""
+    record = value.record
+    return Produced(
+        result=value.model_dump(mode="json"),
+        saw=record.saw,
+        wrote=record.wrote,
+        said=record.said,
+        backend=record.backend,
+        refusals=[refusal.model_dump(mode="json") for refusal in record.refusals],
+        usage=record.usage,
+    )
 
 
 class Done(NamedTuple):
@@ -41,17 +70,9 @@ class Work:
 
     def __init__(self, ledger: WorkLedger, recorder: Recorder) -> None:
         self.ledger = ledger
-        self._recorder = recorder
+        self.recorder = recorder
 
-    def once(
-        self,
-        role: str,
-        method: str,
-        inputs: Mapping[str, JsonValue],
-        do: Callable[[], Produced],
-        *,
-        shows: Mapping[str, JsonValue] | None = None,
-    ) -> Done:
+    def once(self, role: str, method: str, inputs: Mapping[str, JsonValue], do: Callable[[], Produced]) -> Done:
         """Find the work under the hash of its inputs, or do and record it.
 
         Args:
@@ -59,7 +80,6 @@ class Work:
             method: its one method.
             inputs: everything that decides the result, purpose and replicate included.
             do: the work; called only when the ledger has no result.
-            shows: what the step record shows as read; the inputs by default.
         """
         key = content_id({"role": role, "method": method, "inputs": dict(inputs)}, prefix=method)
         started = time.monotonic()
@@ -68,16 +88,17 @@ class Work:
         if found is None:
             found = self.ledger.record(key, kind=f"{role}.{method}", result=do().model_dump(mode="json"))
         produced = Produced.model_validate(found)
-        self._recorder.step.calls.append(
+        self.recorder.step.calls.append(
             RoleCall(
                 role=role,
                 method=method,
+                backend=produced.backend,
                 work_key=key,
                 is_reused=is_reused,
-                reads=dict(inputs if shows is None else shows),
+                reads=produced.saw or dict(inputs),
                 wrote=produced.wrote,
                 said=produced.said,
-                model_calls=produced.model_calls,
+                refusals=produced.refusals,
                 usage=produced.usage,
                 evaluations=produced.evaluations,
                 seconds=time.monotonic() - started,
@@ -93,5 +114,12 @@ class Work:
         """
         found = self.ledger.find(key)
         if found is None:
-            raise BoundaryError("store", f"the ledger has no work {key}, which the run's state names; restore the store")
+            raise BoundaryError("store", f"no work {key} in the ledger, which the run's state names; restore the store")
         return Produced.model_validate(found).result
+
+
+def as_inputs(**values: JsonValue | BaseModel) -> dict[str, JsonValue]:
+    """Named inputs as JSON; records are dumped."""
+    return {
+        name: value.model_dump(mode="json") if isinstance(value, BaseModel) else value for name, value in values.items()
+    }

@@ -1,0 +1,121 @@
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from graphs.loading import load_config
+from harness.errors import UserError
+
+CONFIGS = sorted((Path(__file__).parents[2] / "configs").glob("*.yaml"))
+MINIMAL = "suite: {type: metro}\n"
+
+
+@pytest.fixture
+def minimal(tmp_path):
+    file = tmp_path / "minimal.yaml"
+    file.write_text(MINIMAL)
+    return file
+
+
+@pytest.mark.parametrize("file", CONFIGS, ids=lambda file: file.name)
+def test_every_shipped_config_parses_and_its_resolved_form_parses_to_the_same(file, tmp_path):
+    import yaml
+
+    config = load_config(file)
+    again = tmp_path / "again.yaml"
+    again.write_text(yaml.safe_dump(config.model_dump(mode="json")))
+    assert load_config(again) == config
+
+
+def test_shipped_configs_cover_the_quickstart_all_six_conditions_and_an_hf_policy():
+    loaded = [load_config(file) for file in CONFIGS]
+    assert "quickstart.yaml" in [file.name for file in CONFIGS]
+    conditions = {config.strategy.condition for config in loaded}
+    assert conditions == {"vace", "static", "harness-only", "rl-only", "sia", "whale"}
+    assert "hf" in {config.policy.type for config in loaded}
+
+
+def test_overrides_are_yaml_values_applied_in_order(minimal):
+    config = load_config(
+        minimal, ["strategy.rounds=7", "strategy.rl.learning_rate=1e-3", "budget.max_wall_s=null", "strategy.rounds=8"]
+    )
+    assert config.strategy.rounds == 8
+    assert config.strategy.rl.learning_rate == 0.001
+    assert config.budget.max_wall_s is None
+
+
+def test_switching_the_proposer_to_a_model_is_one_string(minimal):
+    config = load_config(minimal, ["roles.proposer.model=openai/local"])
+    assert config.roles.proposer.model == "openai/local"
+
+
+@pytest.mark.parametrize(
+    ("override", "words"),
+    [
+        ("strategy.round=3", ["strategy.round: unknown key", "did you mean 'rounds'?", "rollout_steps"]),
+        ("startegy.rounds=3", ["startegy: unknown key", "did you mean 'strategy'?"]),
+        ("policy.lr=3", ["policy.lr: unknown key", "batch_size"]),
+        ("strategy.rl.group_size=1", ["strategy.rl.group_size", "greater than or equal to 2", "got 1"]),
+        ("suite={preset: pocket}", ["suite.type: missing"]),
+        ("suite.type=metor", ["suite", "metro"]),
+        ("seed.x=1", ["seed"]),
+        ("strategy.condition=siaa", ["strategy.condition", "'sia'"]),
+        ("nonsense", ["key=value"]),
+    ],
+)
+def test_a_wrong_override_names_the_key_and_what_is_known_there(minimal, override, words):
+    if override == "seed.x=1":
+        minimal.write_text(MINIMAL + "seed: 3\n")
+    with pytest.raises(UserError) as caught:
+        load_config(minimal, [override])
+    for word in words:
+        assert word in str(caught.value), str(caught.value)
+
+
+def test_the_hint_does_not_list_keys_of_another_union_member(minimal):
+    with pytest.raises(UserError) as caught:
+        load_config(minimal, ["policy.revisoin=x"])  # pocket has no revision; hf has
+    assert "revision'" not in str(caught.value)
+
+
+def test_a_repeated_key_is_refused_rather_than_won_by_the_last(tmp_path):
+    file = tmp_path / "twice.yaml"
+    file.write_text(MINIMAL + "seed: 1\nseed: 2\n")
+    with pytest.raises(UserError, match=r"\['seed'\] is given twice"):
+        load_config(file)
+
+
+@pytest.mark.parametrize(("text", "word"), [("- 1\n", "list"), ("a: [", "not YAML"), ("", "NoneType")])
+def test_a_file_without_a_mapping_is_refused_with_its_kind(tmp_path, text, word):
+    file = tmp_path / "bad.yaml"
+    file.write_text(text)
+    with pytest.raises(UserError, match=word):
+        load_config(file)
+
+
+def test_a_missing_file_is_named(tmp_path):
+    with pytest.raises(UserError, match=r"no file .*nowhere\.yaml"):
+        load_config(tmp_path / "nowhere.yaml")
+
+
+def test_a_key_in_place_of_an_environment_name_is_refused_and_not_repeated(minimal):
+    secret = "sk-abcdefghijklmnopqrstuvwx"
+    with pytest.raises(UserError) as caught:
+        load_config(minimal, ["roles.proposer.model=openai/m", f"roles.proposer.api_key_env={secret}"])
+    assert "NAME of an environment variable" in str(caught.value)
+    assert secret not in str(caught.value)
+
+
+def test_a_pool_smaller_than_one_rollout_step_is_refused_with_both_numbers(minimal):
+    with pytest.raises(UserError, match=r"budget.tasks.train=4 .*prompts_per_step=8"):
+        load_config(minimal, ["budget.tasks.train=4"])
+
+
+def test_loading_a_config_imports_no_heavy_package():
+    code = (
+        "import sys; from graphs.loading import load_config; load_config(sys.argv[1]);"
+        "print([name for name in ('torch','transformers','litellm','langgraph','langchain_core') if name in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code, str(CONFIGS[0])], capture_output=True, text=True)
+    assert done.stdout.strip() == "[]", done.stderr
