@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Literal, Self
 
-from pydantic import Field, JsonValue, field_validator, model_validator
+from pydantic import ConfigDict, Field, JsonValue, field_validator, model_validator
 
 from harness.records import Record
 
@@ -56,13 +56,15 @@ class PriceConfig(Record):
 class RoleModelConfig(Record):
     """The model behind one role. Swapping it is one string."""
 
+    model_config = ConfigDict(hide_input_in_errors=True)
+
     model: str = Field(default=RULES, min_length=1)
-    """``rules`` (deterministic, offline) or a LiteLLM string: ``openai/gpt-4o``, ``anthropic/...``, ``hosted_vllm/...``."""
+    """``rules`` (deterministic, offline) or a LiteLLM string: ``openai/gpt-4o``, ``anthropic/…``, ``hosted_vllm/…``."""
     api_base: str | None = None
     """URL of a server that speaks the provider's protocol, for example ``http://127.0.0.1:8000/v1``."""
     api_key_env: str | None = None
-    """NAME of the environment variable that holds the key. Null: LiteLLM's own variable of the provider; with ``api_base``
-    no key at all, so a key of the environment never reaches another server."""
+    """NAME of the environment variable that holds the key. Null: LiteLLM's own variable of the provider; with
+    ``api_base`` no key at all, so a key of the environment never reaches another server."""
     temperature: float | None = Field(default=0.0, ge=0)
     """0 decodes greedily; null sends none (some reasoning models refuse the parameter)."""
     top_p: float | None = Field(default=None, gt=0, le=1)
@@ -124,6 +126,8 @@ class RoleModelConfig(Record):
 
 class RolesConfig(Record):
     """One model per role (METHODS §0); the explorer's attempts are made by the policy, not by a model named here."""
+
+    model_config = ConfigDict(hide_input_in_errors=True)
 
     teacher: RoleModelConfig = RoleModelConfig()
     """Solves, reflects, writes skills and demonstrations."""
