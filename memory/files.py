@@ -11,7 +11,7 @@ import shutil
 import time
 import uuid
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any, Literal
 
@@ -52,7 +52,8 @@ def write_atomic(path: Path, data: bytes) -> None:
         os.replace(temporary, path)
         _sync_folder(path.parent)
     except OSError as error:
-        temporary.unlink(missing_ok=True)
+        with suppress(OSError):  # nothing was created when the folder itself could not be
+            temporary.unlink()
         raise file_error(f"writing {path}", error) from error
 
 

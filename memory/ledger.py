@@ -68,7 +68,7 @@ class Ledger:
             .order_by(tables.ledger.c.kind)
         )
         with self._database.read("counting work") as connection:
-            return {kind: count for kind, count in connection.execute(query).tuples()}
+            return {kind: count for kind, count in connection.execute(query)}
 
     def entries(self, *, kind: str | None = None) -> Iterator[LedgerEntry]:
         """All entries in the order they were recorded, read in pages."""

@@ -90,7 +90,8 @@ traces = Table(
     Index("traces_by_run", "run_id", "row_id"),
     Index("traces_by_purpose", "run_id", "purpose", "row_id"),
     Index("traces_by_task", "run_id", "task_id", "row_id"),
-    Index("traces_by_pair", "run_id", "harness_id", "policy_id", "row_id"),
+    Index("traces_by_harness", "run_id", "harness_id", "row_id"),
+    Index("traces_by_policy", "run_id", "policy_id", "row_id"),
 )
 
 ledger = Table(

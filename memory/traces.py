@@ -123,7 +123,7 @@ class Traces:
             for start in range(0, len(trace_ids), _BATCH_ROWS):
                 chunk = trace_ids[start : start + _BATCH_ROWS]
                 rows = connection.execute(sa.select(columns.trace_id, columns.body).where(columns.trace_id.in_(chunk)))
-                bodies |= dict(rows.tuples().all())
+                bodies |= {trace_id: body for trace_id, body in rows}
         missing = [trace_id for trace_id in trace_ids if trace_id not in bodies]
         if missing:
             raise NotFound(f"{len(missing)} of {len(trace_ids)} traces are not stored, first {missing[0]!r}")
