@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import Literal, Protocol
 
 from harness.edit import HarnessEdit
 from harness.model import Harness
 from harness.records import FinishReason, Record, Scored, Split, Task
+
+Agreement = Literal["agrees", "disagrees", "unverifiable"]
+"""What an exact solver says of a gold answer; ``unverifiable`` where a table it needs is absent."""
 
 
 class Play(Record):
@@ -78,9 +81,7 @@ class Suite(Protocol):
         """The frozen tasks of one split, always in the same order."""
         ...
 
-    def verify(
-        self, task: Task, completion: str, *, finish_reason: FinishReason, token_count: int = 0
-    ) -> Scored:
+    def verify(self, task: Task, completion: str, *, finish_reason: FinishReason, token_count: int = 0) -> Scored:
         """Score one completion; pure and deterministic.
 
         Args:

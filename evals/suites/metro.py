@@ -7,24 +7,22 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 
 from evals.suites.base import Play, ValidationReport
-from evals.suites.metro_network import route_graph
 from evals.suites.metro_playbook import PLAYS
 from evals.suites.metro_preset import PRESETS, MetroPreset, Problem, draw_problems
+from evals.suites.metro_table import INSTRUCTIONS_BY_RENDERING, STATION_GAP, problem_inputs
 from evals.suites.metro_text import (
     CONTRACT,
     INPUT_TEMPLATE,
-    INSTRUCTIONS,
     STYLES,
     completion_text,
-    map_text,
-    question_text,
     route_legs,
     route_text,
     working_text,
 )
 from evals.suites.route_diagnosis import Links, normalised_links
 from evals.suites.route_solver import solve_route
-from evals.suites.route_verdict import RewardConfig, RouteVerifier, corrupt_routes
+from evals.suites.route_validation import ValidationTally, gold_routes
+from evals.suites.route_verdict import RewardConfig, RouteVerifier
 from harness.model import Harness, Protocol, Skill, SkillBank
 from harness.records import FinishReason, Scored, Split, Task, content_id
 
@@ -97,7 +95,7 @@ class MetroSuite:
             task_id=task_id,
             suite=self.name,
             split=split,
-            inputs={"question": question_text(problem.start, problem.goal), "map": map_text(problem.network)},
+            inputs=problem_inputs(problem, self.preset.rendering),
             gold=[problem.route.text],
             strata={"map": problem.map_difficulty, "query": problem.query_difficulty},
         )
@@ -124,8 +122,7 @@ class MetroSuite:
         """Score one completion against the task's gold; see :class:`RouteVerifier`."""
         problem = self.problem(task)
         if task.task_id not in self._links:
-            graph = route_graph(problem.network)
-            self._links[task.task_id] = normalised_links(graph.is_link, problem.network.stations())
+            self._links[task.task_id] = normalised_links(problem.graph.is_link, problem.network.stations())
         return self._verifier.verify(
             completion,
             gold_routes(task),
@@ -145,7 +142,7 @@ class MetroSuite:
         return Harness(
             family=self.family,
             input_template=INPUT_TEMPLATE,
-            instructions=INSTRUCTIONS,
+            instructions=INSTRUCTIONS_BY_RENDERING[self.preset.rendering],
             bank=SkillBank(skills=(skill,)),
             protocol=Protocol(execution="Work out the route and answer."),
             output_contract=CONTRACT,
@@ -157,9 +154,10 @@ class MetroSuite:
         if style not in known:
             raise ValueError(f"solving a metro task failed; got style {style!r}; expected one of {[*known]}")
         problem = self.problem(task)
-        solution = solve_route(route_graph(problem.network), problem.start, problem.goal, problem.costs)
+        solution = solve_route(problem.graph, problem.start, problem.goal, problem.costs)
         legs = route_legs(problem.network, solution.routes[0])
-        return completion_text(working_text(problem.network, legs, known[style]), route_text(legs))
+        gap = " " if self.preset.rendering == "codes" else STATION_GAP
+        return completion_text(working_text(problem.network, legs, known[style], gap=gap), route_text(legs))
 
     def playbook(self) -> tuple[Play, ...]:
         """Plays for the rules proposer."""
@@ -167,48 +165,15 @@ class MetroSuite:
 
     def validate(self) -> ValidationReport:
         """Verify all gold and corrupted gold, and solve every task again."""
-        problems: list[str] = []
-        accepted = refused = corruptions = confirmed = disagreed = 0
-        tasks = [task for split in SPLITS for task in self.tasks(split=split)]
-        for task in tasks:
-            golds, problem = gold_routes(task), self.problem(task)
-            is_accepted = all(self._exact(task, gold) for gold in golds)
-            wrongs = corrupt_routes(golds[0], problem.network.stations())
-            passed = [wrong for wrong in wrongs if self._exact(task, wrong)]
-            accepted += is_accepted
-            corruptions += len(wrongs)
-            refused += len(wrongs) - len(passed)
-            solution = solve_route(route_graph(problem.network), problem.start, problem.goal, problem.costs)
-            is_confirmed = solution.is_unique and list(solution.texts) == golds
-            confirmed += is_confirmed
-            disagreed += not is_confirmed
-            if not is_accepted or passed or not is_confirmed:
-                problems.append(f"{task.task_id}: gold {golds}, solver {solution.texts}, wrongly accepted {passed}")
-        return ValidationReport(
-            suite=self.name,
-            tasks=len(tasks),
-            gold_accepted=accepted,
-            corruptions=corruptions,
-            corruptions_refused=refused,
-            solver_confirmed=confirmed,
-            solver_disagreed=disagreed,
-            problems=tuple(problems),
-        )
-
-    def _exact(self, task: Task, answer: str) -> bool:
-        verdict = self.verify(task, completion_text("Gold.", answer), finish_reason="stop")
-        return verdict.parts["exact"] == 1.0
-
-
-def gold_routes(task: Task) -> list[str]:
-    """Gold routes of a route task.
-
-    Raises:
-        ValueError: the task's gold is no list of routes.
-    """
-    if not isinstance(task.gold, list) or not task.gold or not all(isinstance(gold, str) for gold in task.gold):
-        raise ValueError(f"reading gold failed; got {task.gold!r} in {task.task_id!r}; expected a list of routes")
-    return [str(gold) for gold in task.gold]
+        tally = ValidationTally(self)
+        for split in SPLITS:
+            for task in self.tasks(split=split):
+                problem = self.problem(task)
+                solution = solve_route(problem.graph, problem.start, problem.goal, problem.costs)
+                is_confirmed = solution.is_unique and list(solution.texts) == gold_routes(task)
+                reason = "" if is_confirmed else f"the solver finds {solution.texts}"
+                tally.add(task, problem.network.stations(), "agrees" if is_confirmed else "disagrees", reason)
+        return tally.report()
 
 
 def suite_fingerprints(

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import random
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -16,6 +17,15 @@ from evals.suites.route_graph import Attributes, RouteGraph, Station, Track
 LINE_NAMES = (
     "Red", "Blue", "Green", "Yellow", "Orange", "Purple", "Pink", "Brown", "Grey", "Black", "White", "Gold",
 )  # fmt: skip
+_FIRST_WORDS = (
+    "Oak", "Mill", "Castle", "River", "Abbey", "Garden", "Market", "Harbour", "King", "Queen", "North", "South",
+    "East", "West", "Stone", "Bridge", "Church", "Forest", "Lake", "Tower", "Silver", "Copper", "Elm", "Clay",
+)  # fmt: skip
+_SECOND_WORDS = (
+    " Street", " Park", " Gate", " Square", " Road", " Hill", " Cross", " Green", " Hall", "_Town", " Quay", " Lane",
+)  # fmt: skip
+STATION_NAMES = tuple(f"{first}{second}" for first in _FIRST_WORDS for second in _SECOND_WORDS)
+"""Names as on real maps, with spaces and ``_`` for a hyphen inside a name."""
 STATION_CODES = tuple(f"K{number:02d}" for number in range(100))
 """Short station names that the pocket-size preset draws afresh for every map."""
 
@@ -105,24 +115,54 @@ def draw_lines(
     return lines
 
 
+def add_crossings(lines: dict[str, tuple[str, ...]], count: int, rng: random.Random) -> dict[str, tuple[str, ...]]:
+    """Let ``count`` further pairs of lines meet, so that a trip has more than one way to go.
+
+    A stop of one line is replaced by a stop of another; both served one line before.
+    """
+    crossed = {name: list(stops) for name, stops in lines.items()}
+    for _ in range(count):
+        one, two = rng.sample([*crossed], 2)
+        served = Counter(stop for stops in crossed.values() for stop in stops)
+        old = [index for index, stop in enumerate(crossed[one]) if served[stop] == 1]
+        new = [stop for stop in crossed[two] if served[stop] == 1]
+        if old and new:
+            crossed[one][rng.choice(old)] = rng.choice(new)
+    return {name: tuple(stops) for name, stops in crossed.items()}
+
+
+def draw_attributes(lines: dict[str, tuple[str, ...]], rng: random.Random) -> Network:
+    """A network with every edge and vertex attribute drawn, two decimals, some zero as in real tables."""
+
+    def grade() -> float:
+        return 0.0 if rng.random() < 0.1 else round(rng.uniform(0.05, 1.0), 2)
+
+    edges = [
+        Edge(line, one, two, round(rng.uniform(1, 6), 2), round(rng.uniform(0.2, 3), 2), grade(), grade())
+        for line, stops in lines.items()
+        for one, two in zip(stops, stops[1:], strict=False)
+    ]
+    bare = Network(lines)
+    vertices = {}
+    for name in bare.stations():
+        at = bare.lines_of(name)
+        transfer = round(rng.uniform(1, 6), 2) if len(at) > 1 else 0.0
+        vertices[name] = Vertex(name, at, round(rng.uniform(0.3, 2), 2), 0.0, grade(), grade(), transfer)
+    return Network(lines, tuple(edges), vertices)
+
+
 def route_graph(network: Network) -> RouteGraph:
-    """The network as the route solver reads it; parallel stretches become one track with several lines."""
+    """The network as the route solver reads it: one track per line and stretch."""
     stations = {
-        name: Station(
-            Attributes(vertex.time, vertex.price, vertex.comfort, vertex.reliability), vertex.transfer_time
-        )
+        name: Station(Attributes(vertex.time, vertex.price, vertex.comfort, vertex.reliability), vertex.transfer_time)
         for name in network.stations()
         for vertex in (network.vertices.get(name, Vertex(name, ())),)
     }
-    known = {frozenset((edge.station_1, edge.station_2)): edge for edge in network.edges}
-    lines: dict[frozenset[str], list[str]] = {}
+    known = {(edge.line, frozenset((edge.station_1, edge.station_2))): edge for edge in network.edges}
+    tracks = []
     for line, stops in network.lines.items():
         for one, two in zip(stops, stops[1:], strict=False):
-            lines.setdefault(frozenset((one, two)), []).append(line)
-    tracks = []
-    for ends, names in lines.items():
-        one, two = sorted(ends)
-        edge = known.get(ends, Edge("", one, two))
-        at = Attributes(edge.time, edge.price, edge.comfort, edge.reliability)
-        tracks.append(Track(one, two, tuple(names), at))
+            edge = known.get((line, frozenset((one, two))), Edge(line, one, two))
+            at = Attributes(edge.time, edge.price, edge.comfort, edge.reliability)
+            tracks.append(Track(one, two, (line,), at))
     return RouteGraph(stations, tuple(tracks))

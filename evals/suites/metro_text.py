@@ -70,18 +70,16 @@ def route_text(legs: Sequence[Leg]) -> str:
     return "-".join(parts)
 
 
-def working_text(network: Network, legs: Sequence[Leg], style: SolutionStyle) -> str:
-    """The reasoning of a worked solution in ``style``."""
+def working_text(network: Network, legs: Sequence[Leg], style: SolutionStyle, *, gap: str = " ") -> str:
+    """The reasoning of a worked solution in ``style``; ``gap`` stands between stations in a row."""
     if style == "direct":
         return "Direct."
     if style == "plan":
-        return "Plan: " + "; ".join(f"{leg.label} {leg.stops[0]} {leg.stops[-1]}" for leg in legs) + "."
+        return "Plan: " + "; ".join(f"{leg.label} {leg.stops[0]}{gap}{leg.stops[-1]}" for leg in legs) + "."
     if style == "expand":
         listing = directed_lines(network)
-        return "Lines: " + "; ".join(f"{leg.label} {' '.join(listing[leg.label])}" for leg in legs) + "."
-    hops = [
-        f"{one} {leg.label} {two}" for leg in legs for one, two in zip(leg.stops, leg.stops[1:], strict=False)
-    ]
+        return "Lines: " + "; ".join(f"{leg.label} {gap.join(listing[leg.label])}" for leg in legs) + "."
+    hops = [f"{one} {leg.label} {two}" for leg in legs for one, two in zip(leg.stops, leg.stops[1:], strict=False)]
     return "Hops: " + "; ".join(hops) + "."
 
 

@@ -79,8 +79,7 @@ def _tables(graph: RouteGraph, goal: str, costs: Costs) -> _Tables:
     stay = {name: costs.station(station, name == goal) for name, station in graph.stations.items()}
     change = {name: costs.change(station) for name, station in graph.stations.items()}
     leave = {
-        name: tuple((hop.line, hop.to, costs.edge(hop.attributes)) for hop in hops)
-        for name, hops in graph.hops.items()
+        name: tuple((hop.line, hop.to, costs.edge(hop.attributes)) for hop in hops) for name, hops in graph.hops.items()
     }
     edge_costs = [cost for hops in leave.values() for _, _, cost in hops]
     lowest = min([*stay.values(), *change.values(), *edge_costs], default=0.0)
@@ -178,9 +177,7 @@ def _keep(
         table[key] = (table[key][0], changes, table[key][2] + chains)
 
 
-def _search(
-    tables: _Tables, start: str, bound: Bound, limits: Limits, ceiling: float = float("inf")
-) -> Solution:
+def _search(tables: _Tables, start: str, bound: Bound, limits: Limits, ceiling: float = float("inf")) -> Solution:
     """Best-first search over simple paths that cost at most ``ceiling``; see the module's docstring."""
     goal = tables.goal
     order = itertools.count()
@@ -219,9 +216,7 @@ def _extensions(
     for line, to, edge in tables.leave[here]:
         if to in path:
             continue
-        cheapest = min(
-            cost + (0.0 if came in (line, START) else tables.change[here]) for came, cost in arrived.items()
-        )
+        cheapest = min(cost + (0.0 if came in (line, START) else tables.change[here]) for came, cost in arrived.items())
         total = cheapest + tables.stay[here] + edge
         costs = grown.setdefault(to, {})
         costs[line] = min(total, costs.get(line, total))
@@ -242,9 +237,7 @@ def _check_ends(graph: RouteGraph, start: str, goal: str) -> None:
         )
 
 
-def solve_route(
-    graph: RouteGraph, start: str, goal: str, costs: Costs, *, limits: Limits | None = None
-) -> Solution:
+def solve_route(graph: RouteGraph, start: str, goal: str, costs: Costs, *, limits: Limits | None = None) -> Solution:
     """Find every cheapest simple route from ``start`` to ``goal``.
 
     Args:

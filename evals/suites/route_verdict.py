@@ -79,25 +79,3 @@ class RouteVerifier:
             reward=rewards[self.reward.kind],
             diagnoses=diagnose_route(parsed, golds, finish_reason=finish_reason, is_link=is_link),
         )
-
-
-def corrupt_routes(gold: str, stations: Sequence[str]) -> list[str]:
-    """Wrong answers close to a gold route, for proving that a verifier refuses them.
-
-    Args:
-        gold: a gold route of at least two stations.
-        stations: all station names of the map.
-    """
-    parts = gold.split("-")
-    bare = [part.replace("(transfer)", "") for part in parts]
-    stranger = next((name for name in stations if name not in bare), "Nowhere")
-    flipped = [*parts]
-    flipped[1] = bare[1] if "(transfer)" in parts[1] else parts[1] + "(transfer)"
-    wrong = [parts[:-1], parts[1:], [*parts, stranger], [stranger, *parts[1:]], [*parts, parts[-1]], flipped]
-    if parts[::-1] != parts:
-        wrong.append(parts[::-1])
-    if "(transfer)" in gold:
-        wrong.append(bare)
-    if len(parts) > 2:
-        wrong.append([parts[0], *parts[2:]])
-    return ["-".join(route) for route in wrong if route]
