@@ -39,6 +39,8 @@ class RoleCall(Record):
     """``rules`` or a model string; empty for the trainer and the stores."""
     refusals: list[JsonValue] = []
     """Answers of a model that were sent back, with the errors."""
+    model_calls: list[JsonValue] = []
+    """Each call of a language model: prompt, reply, tokens, cost, retries, faults."""
     usage: Usage = Usage()
     evaluations: int = 0
     """Attempts scored on val or test."""
@@ -71,6 +73,8 @@ class Recorder:
         self._listener = listener
         self._started = time.monotonic()
         self.step = Step(node="", round_number=0)
+        self.model_calls: list[JsonValue] = []
+        """Filled by the models' sink while a role works."""
 
     @property
     def elapsed_s(self) -> float:
@@ -168,7 +172,7 @@ def recorded(node: Callable[[Any, Runtime[Any]], Any]) -> Callable[..., dict[str
 def _round_of(node: str, state: Mapping[str, Any]) -> int:
     """The round a node belongs to, from 1; 0 outside the loop."""
     is_outside = node in ("seed", "baseline", "adopt", "select", "report")
-    return 0 if is_outside else int(state.get("round") or 0) + 1
+    return 0 if is_outside else int(dict(state).get("round") or 0) + 1
 
 
 def _told(step: Step, seconds: float) -> str:

@@ -37,7 +37,7 @@ from langgraph.runtime import Runtime
 
 from graphs.config import RunConfig, VaceConfig
 from graphs.crew import Crew
-from graphs.recorder import recorded
+from graphs.recorder import Recorder, recorded
 from graphs.state import PairScore, Spent, add_spent, latest, merge_pairs
 
 Phase = Literal["alternate", "harness", "weights"]
@@ -51,8 +51,8 @@ class State(TypedDict, total=False):
     """``alternate`` for vace and whale; ``harness`` and ``weights`` for the one-sided conditions."""
     round: Annotated[int, latest]
     """Finished rounds of this phase."""
-    checkpoint_id: Annotated[str, latest]
-    """The current weights; always the newest."""
+    policy_id: Annotated[str, latest]
+    """Checkpoint id of the current weights, always the newest (``checkpoint_id`` is a reserved word of LangGraph)."""
     harness_id: Annotated[str, latest]
     """The incumbent harness."""
     evidence_key: Annotated[str, latest]
@@ -83,7 +83,9 @@ class Context:
 
     config: RunConfig
     crew: Crew
-    """The six roles, the trainer and the stores behind one door, with ledger and step record."""
+    """The six roles, the trainer and the stores behind one door, with the work ledger."""
+    recorder: Recorder
+    """Writes one step per executed node."""
 
     @property
     def strategy(self) -> VaceConfig:
@@ -98,24 +100,24 @@ def seed(state: State, runtime: Runtime[Context]) -> State:
     phase: Phase = {"harness-only": "harness", "sia": "harness", "rl-only": "weights"}.get(  # type: ignore[assignment]
         strategy.condition, "alternate"
     )
-    return {"phase": phase, "round": 0, "checkpoint_id": crew.base_checkpoint(), "harness_id": harness_id}
+    return {"phase": phase, "round": 0, "policy_id": crew.base_checkpoint(), "harness_id": harness_id}
 
 
 def baseline(state: State, runtime: Runtime[Context]) -> State:
     """Measure the first pair on val."""
-    score = runtime.context.crew.score_val(state["checkpoint_id"], state["harness_id"])
-    return {"pairs": [_pair(state, state["checkpoint_id"], state["harness_id"], score)]}
+    score = runtime.context.crew.score_val(state["policy_id"], state["harness_id"])
+    return {"pairs": [_pair(state, state["policy_id"], state["harness_id"], score)]}
 
 
 def train(state: State, runtime: Runtime[Context]) -> State:
     """Run one RL block under the incumbent harness; its rollouts are the round's evidence."""
-    block = runtime.context.crew.train(state["checkpoint_id"], state["harness_id"], round_number=state["round"])
-    return {"checkpoint_id": block.checkpoint_id, "evidence_key": block.evidence_key}
+    block = runtime.context.crew.train(state["policy_id"], state["harness_id"], round_number=state["round"])
+    return {"policy_id": block.checkpoint_id, "evidence_key": block.evidence_key}
 
 
 def explore(state: State, runtime: Runtime[Context]) -> State:
     """Collect diagnostic traces of the unchanged weights under the incumbent harness."""
-    key = runtime.context.crew.explore(state["checkpoint_id"], state["harness_id"], round_number=state["round"])
+    key = runtime.context.crew.explore(state["policy_id"], state["harness_id"], round_number=state["round"])
     return {"evidence_key": key}
 
 
@@ -135,19 +137,19 @@ def propose(state: State, runtime: Runtime[Context]) -> State:
 def gate(state: State, runtime: Runtime[Context]) -> State:
     """Check the candidate, measure it and the incumbent at the new weights, and decide."""
     crew, is_gated = runtime.context.crew, runtime.context.strategy.condition != "whale"
-    judged = crew.judge(state["checkpoint_id"], state["harness_id"], state.get("candidate_id", ""), is_gated=is_gated)
+    judged = crew.judge(state["policy_id"], state["harness_id"], state.get("candidate_id", ""), is_gated=is_gated)
     return {"decision_key": judged.key, "decision": judged.outcome}
 
 
 def commit(state: State, runtime: Runtime[Context]) -> State:
     """Store harness, pair and decision in one transaction; the weights are always kept."""
     committed = runtime.context.crew.commit(
-        state["checkpoint_id"], state["decision_key"], round_number=state["round"], phase=state["phase"]
+        state["policy_id"], state["decision_key"], round_number=state["round"], phase=state["phase"]
     )
     finished = state["round"] + 1
     return {
         "harness_id": committed.harness_id,
-        "pairs": [_pair(state, state["checkpoint_id"], committed.harness_id, committed.score, finished)],
+        "pairs": [_pair(state, state["policy_id"], committed.harness_id, committed.score, finished)],
         "candidate_id": "",
         "round": finished,
         "stop_reason": runtime.context.crew.exhausted(state.get("spent")),
@@ -157,7 +159,7 @@ def commit(state: State, runtime: Runtime[Context]) -> State:
 def adopt(state: State, runtime: Runtime[Context]) -> State:
     """Between the two phases of sia: go on with the best harness found, and start training."""
     best = state["pairs"][runtime.context.crew.select(state["pairs"])]
-    return {"phase": "weights", "round": 0, "checkpoint_id": best["checkpoint_id"], "harness_id": best["harness_id"]}
+    return {"phase": "weights", "round": 0, "policy_id": best["checkpoint_id"], "harness_id": best["harness_id"]}
 
 
 def select(state: State, runtime: Runtime[Context]) -> State:

@@ -33,6 +33,8 @@ class Produced(Record):
     usage: Usage = Usage()
     evaluations: int = 0
     """Attempts scored on val or test."""
+    model_calls: list[JsonValue] = []
+    """Each call of a language model: prompt, reply, tokens, cost, retries, faults."""
 
 
 class _OfRole(Protocol):
@@ -86,7 +88,10 @@ class Work:
         found = self.ledger.find(key)
         is_reused = found is not None
         if found is None:
-            found = self.ledger.record(key, kind=f"{role}.{method}", result=do().model_dump(mode="json"))
+            self.recorder.model_calls.clear()
+            made = do()
+            made = made.model_copy(update={"model_calls": [*made.model_calls, *self.recorder.model_calls]})
+            found = self.ledger.record(key, kind=f"{role}.{method}", result=made.model_dump(mode="json"))
         produced = Produced.model_validate(found)
         self.recorder.step.calls.append(
             RoleCall(
@@ -99,6 +104,7 @@ class Work:
                 wrote=produced.wrote,
                 said=produced.said,
                 refusals=produced.refusals,
+                model_calls=produced.model_calls,
                 usage=produced.usage,
                 evaluations=produced.evaluations,
                 seconds=time.monotonic() - started,
