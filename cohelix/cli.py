@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from graphs.runner import RunResult
 
 EXIT_USER = 2
-EXIT_INFRASTRUCTURE = 1
-EXIT_INTERRUPTED = 130
 
 app = typer.Typer(
     help="Improve a policy's weights and its harness together, and prove every step.",
@@ -37,25 +35,26 @@ app.add_typer(cli_suite.app, name="suite")
 @app.command()
 def run(
     config: ConfigFile,
-    set_: Set = (),
+    set_: Set = None,
     home: Home = Path(".cohelix"),
     name: Annotated[str, typer.Option(help="Run id; must not exist yet. Default: time and config name.")] = "",
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show resolved config and plan; run nothing.")] = False,
     json_: Json = False,
 ) -> None:
     """Start a run from a configuration file."""
+    from evals.suites.registry import build_suite
     from graphs.loading import load_config
     from graphs.plan import make_plan, refuse_too_small
 
-    resolved = load_config(config, list(set_))
-    plan = make_plan(resolved)
+    resolved = load_config(config, set_ or [])
+    plan = make_plan(resolved, build_suite(resolved.suite))
     if dry_run:
         from cohelix.display import show_plan
 
         emit({"config": resolved.model_dump(mode="json"), "plan": plan.model_dump(mode="json")}, json_, show_plan)
-        refuse_too_small(resolved, plan)
+        refuse_too_small(plan)
         return
-    refuse_too_small(resolved, plan)
+    refuse_too_small(plan)
     _start(resolved, home=home, run_id=name, label=config.stem, is_json=json_)
 
 
@@ -63,7 +62,7 @@ def run(
 def resume(
     run: RunId,
     config: Annotated[Path | None, typer.Option(help="Refuse unless this file resolves to the run's own config.")] = None,
-    set_: Set = (),
+    set_: Set = None,
     home: Home = Path(".cohelix"),
     json_: Json = False,
 ) -> None:
@@ -72,9 +71,9 @@ def resume(
     from graphs.loading import load_config
     from graphs.runner import resume as resume_run
 
-    wanted = load_config(config, list(set_)) if config else None
+    wanted = load_config(config, set_ or []) if config else None
     with Watch(home) as watch:
-        result = resume_run(run, home=home, listener=watch, expected=wanted, overrides=list(set_))
+        result = resume_run(run, home=home, listener=watch, expected=wanted, overrides=set_ or [])
     _close(result, home, json_)
 
 
@@ -117,7 +116,7 @@ def eval_(
     checkpoint: Annotated[str, typer.Option(help="Checkpoint id, or base.")] = "base",
     harness: Annotated[str, typer.Option(help="Harness id, or seed.")] = "seed",
     replicates: Annotated[int, typer.Option(min=1, help="Attempts per task.")] = 1,
-    set_: Set = (),
+    set_: Set = None,
     home: Home = Path(".cohelix"),
     json_: Json = False,
 ) -> None:
@@ -126,7 +125,7 @@ def eval_(
     from graphs.loading import load_config
     from graphs.single import PairChoice, evaluate_pair
 
-    resolved = load_config(config, list(set_))
+    resolved = load_config(config, set_ or [])
     choice = PairChoice(split=split, checkpoint=checkpoint, harness=harness, replicates=replicates)
     emit(evaluate_pair(resolved, choice, home=home), json_, show_evaluation)
 

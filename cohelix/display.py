@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -16,9 +17,13 @@ VALUE_CHARACTERS = 160
 """Longest value shown on one line; ``--json`` shows all."""
 
 
+PLAIN_WIDTH = 200
+"""Columns where standard output is no terminal, so that tables in files keep their words whole."""
+
+
 def console() -> Console:
     """Standard output, without colour guesses inside ids and paths."""
-    return Console(highlight=False, soft_wrap=True)
+    return Console(highlight=False, soft_wrap=True, width=None if sys.stdout.isatty() else PLAIN_WIDTH)
 
 
 def show_runs(runs: Sequence[View]) -> None:

@@ -6,8 +6,8 @@ from typing import NamedTuple
 
 from harness.errors import BoundaryError, UserError
 
-USER_MISTAKES = ("UserError", "RunBusy", "RunNotFound", "UnknownName", "HarnessNotFound", "CheckpointNotFound")
-"""Classes by name where importing them would load a heavy package."""
+FOR_THE_USER = ("StoreError", "PolicyLoadError", "CheckpointError")
+"""Classes by name, since importing their packages may load torch: what a person can mend, by a restored file or path."""
 
 
 class Told(NamedTuple):
@@ -25,7 +25,7 @@ def explain(error: BaseException) -> Told | None:
     names = {kind.__name__ for kind in type(error).__mro__}
     if isinstance(error, KeyboardInterrupt):
         return Told(str(error) or "interrupted", 130)
-    if isinstance(error, UserError) or names & set(USER_MISTAKES):
+    if isinstance(error, UserError) or names & set(FOR_THE_USER):
         return Told(str(error), 2)
     if isinstance(error, BoundaryError):
         return Told(str(error), 1)

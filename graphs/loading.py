@@ -10,6 +10,7 @@ from typing import Any, Literal, get_args, get_origin
 import yaml
 from pydantic import BaseModel, JsonValue, ValidationError
 
+from evals.config import SuiteConfig
 from graphs.config import RunConfig
 from harness.errors import UserError
 
@@ -151,3 +152,15 @@ def _models(annotation: Any) -> Iterator[type[BaseModel]]:
         yield annotation
     for inner in get_args(annotation):
         yield from _models(inner)
+
+
+def load_suite_config(name: str, overrides: Sequence[str] = ()) -> SuiteConfig:
+    """The configuration of one suite by name, for commands that need no run.
+
+    Args:
+        name: a built-in suite's type, or the name of another distribution's suite.
+        overrides: keys below ``suite``, for example ``preset=mini``.
+    """
+    built_in = [tag for model in _models(SuiteConfig) for tag in _tags(model) if tag != "plugin"]
+    raw: dict[str, JsonValue] = {"type": name} if name in built_in else {"type": "plugin", "name": name}
+    return parse_config({"suite": _apply(raw, overrides)}, source=f"of suite {name}").suite
