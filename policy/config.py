@@ -28,7 +28,7 @@ class PocketPolicyConfig(Record):
     type: Literal["pocket"] = "pocket"
     lora: LoraConfig | None = None
     """Adapters to train; None trains all weights, which at this size is cheaper and stronger."""
-    batch_size: int = Field(default=128, ge=1)
+    batch_size: int = Field(default=64, ge=1)
     """Rows decoded at once by the engine; part of the run's identity, as batching moves last bits."""
 
 

@@ -54,7 +54,7 @@ class TransformersEngine:
         model: Any,
         tokenizer: Any,
         policy_id: str,
-        batch_size: int = 128,
+        batch_size: int = 64,
         *,
         max_prompt_tokens: int | None = None,
         is_prefix_shared: bool = True,
