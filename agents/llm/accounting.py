@@ -126,10 +126,10 @@ class Accounts:
     def pay(self, entry: SpendEntry) -> None:
         """Count one paid reply and keep its entry."""
         result = entry.model_dump(mode="json")
-        while (
-            self.ledger is not None
-            and self.ledger.record(_entry_key(self._next), kind="spend", result=result) != result
-        ):
+        while self.ledger is not None:
+            kept = SpendEntry.model_validate(self.ledger.record(_entry_key(self._next), kind="spend", result=result))
+            if (kept.call_id, kept.usage) == (entry.call_id, entry.usage):
+                break
             self._next += 1  # another writer's entry: take the next number
         self._next += 1
         self._count(entry)

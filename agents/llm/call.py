@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import ipaddress
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit
 from weakref import WeakValueDictionary
@@ -19,7 +19,7 @@ from pydantic import JsonValue
 from agents.llm.accounting import Accounts, SpendEntry
 from agents.llm.config import RoleModelConfig
 from agents.llm.failure import Fault, ModelCallFailed
-from agents.llm.provider import RawReply, classify, estimate_tokens, price_usd, provider_of, send
+from agents.llm.provider import RawReply, check_model, classify, estimate_tokens, price_usd, send
 from agents.llm.record import CallRecord, CallSink, ModelReply, discard
 from agents.llm.throttle import Throttle, backoff_s
 from harness.errors import UserError
@@ -27,25 +27,33 @@ from harness.protocols import WorkLedger
 from harness.records import Usage, content_id
 
 
-@dataclass
 class ModelServices:
     """What all clients of one run share."""
 
-    ledger: WorkLedger | None = None
-    """Recorded replies; None records nothing."""
-    accounts: Accounts = field(default_factory=Accounts)
-    throttle: Throttle = field(default_factory=Throttle)
-    sink: CallSink = discard
-    """Receives the record of every call and every structured answer."""
-    rungs: dict[str, str] = field(default_factory=dict)
-    """The rung of the structured-output ladder that works, by model and server."""
-    flights: WeakValueDictionary[str, asyncio.Lock] = field(default_factory=WeakValueDictionary)
-    """One lock per call in flight: two equal calls at once pay once."""
+    def __init__(
+        self,
+        ledger: WorkLedger | None = None,
+        *,
+        sink: CallSink = discard,
+        accounts: Accounts | None = None,
+        throttle: Throttle | None = None,
+    ) -> None:
+        """Open the services of a run; its accounts read back what earlier sittings have paid.
 
-    @classmethod
-    def open(cls, ledger: WorkLedger | None = None, sink: CallSink = discard) -> ModelServices:
-        """Services whose accounts read back what earlier sittings of the run have paid."""
-        return cls(ledger=ledger, accounts=Accounts(ledger), sink=sink)
+        Args:
+            ledger: recorded replies; None records nothing.
+            sink: receives the record of every call and every structured answer.
+            accounts: tokens and money per role; None opens those of ``ledger``.
+            throttle: gates and waits; None makes one.
+        """
+        self.ledger = ledger
+        self.sink = sink
+        self.accounts = Accounts(ledger) if accounts is None else accounts
+        self.throttle = throttle or Throttle()
+        self.rungs: dict[str, str] = {}
+        """The rung of the structured-output ladder that works, by model and server."""
+        self.flights: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+        """One lock per call in flight: two equal calls at once pay once."""
 
 
 @dataclass(frozen=True)
@@ -135,8 +143,7 @@ class Caller:
 
     async def _pay(self, request: CallRequest) -> ModelReply:
         services = self.services
-        provider = provider_of(self.config)
-        services.throttle.limit(provider, self.config.concurrency)
+        check_model(self.config)
         prompt_tokens = estimate_tokens(request.messages)
         cost_usd = price_usd(self.config, prompt_tokens, self.config.max_tokens)
         if cost_usd is None and services.accounts.has_money_limit(self.role) and not is_local(self.config.api_base):
@@ -147,7 +154,7 @@ class Caller:
             )
         tokens = prompt_tokens + self.config.max_tokens
         with services.accounts.reserve(self.role, tokens=tokens, cost_usd=cost_usd or 0.0):
-            reply = await self._attempt(request, provider)
+            reply = await self._attempt(request)
             services.accounts.pay(
                 SpendEntry(
                     role=self.role,
@@ -157,18 +164,20 @@ class Caller:
                     is_unpriced=reply.is_unpriced,
                 )
             )
-        if services.ledger is not None:
-            services.ledger.record(request.call_id, kind="model_call", result=reply.model_dump(mode="json"))
-        return reply
+        if services.ledger is None:
+            return reply
+        # The ledger's copy, not ours: an unbroken run and a resumed one must see the same reply.
+        kept = services.ledger.record(request.call_id, kind="model_call", result=reply.model_dump(mode="json"))
+        return ModelReply.model_validate(kept)
 
-    async def _attempt(self, request: CallRequest, provider: str) -> ModelReply:
+    async def _attempt(self, request: CallRequest) -> ModelReply:
         """Send until a reply comes, a permanent fault does, or the attempts are used up."""
         throttle, retry = self.services.throttle, self.config.retry
         faults: list[Fault] = []
         started = throttle.clock()
         while True:
             try:
-                async with throttle.turn(provider), asyncio.timeout(self.config.timeout_s):
+                async with throttle.turn(self.config.server), asyncio.timeout(self.config.timeout_s):
                     raw = await send(self.config, request.messages, request.parameters)
                 return self._reply(request, raw, faults, throttle.clock() - started)
             except UserError:
@@ -179,7 +188,7 @@ class Caller:
             asked_s = failed.retry_after_s or 0.0
             if failed.is_permanent or len(faults) >= request.max_attempts or asked_s > retry.retry_after_cap_s:
                 raise self._failure(request, faults, asked_s)
-            throttle.pause(provider, asked_s)
+            throttle.pause(self.config.server, asked_s)
             await throttle.sleep(asked_s + backoff_s(retry, len(faults), throttle.draw))
 
     def _reply(self, request: CallRequest, raw: RawReply, faults: Sequence[Fault], latency_s: float) -> ModelReply:

@@ -46,6 +46,7 @@ class LiteLlmChat(BaseChatModel):
         if self.config.api_key_env is not None:
             find_key(self.config)
         self.services.accounts.limit(self.role, self.config.budget)
+        self.services.throttle.limit(self.config.server, self.config.concurrency)
 
     @property
     def _llm_type(self) -> str:

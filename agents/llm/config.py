@@ -93,6 +93,11 @@ class RoleModelConfig(Record):
         """Whether the deterministic backend plays the role."""
         return self.model == RULES
 
+    @property
+    def server(self) -> str:
+        """Provider and server behind the string: what concurrency and pauses belong to."""
+        return f"{self.model.partition('/')[0]}@{self.api_base or 'default'}"
+
     @field_validator("api_key_env")
     @classmethod
     def _is_a_name(cls, value: str | None) -> str | None:

@@ -15,8 +15,10 @@ from typing import Any
 from pydantic import JsonValue
 
 from agents.llm.config import RoleModelConfig
-from agents.llm.failure import RETRYABLE, Fault, FaultKind, MissingApiKey, ModelCallFailed
+from agents.llm.failure import RETRYABLE, Fault, FaultKind, MissingApiKey
+from harness.errors import UserError
 from harness.records import FinishReason, Usage
+from memory.redaction import Redactor
 
 NO_KEY = "no-key"
 """Sent to a server of the user's own (``api_base``) when no key variable is named."""
@@ -59,19 +61,22 @@ def load_litellm() -> Any:
     return litellm
 
 
-def provider_of(config: RoleModelConfig) -> str:
-    """Provider and server that a model string reaches, for example ``openai@http://127.0.0.1:8000/v1``.
+def check_model(config: RoleModelConfig) -> None:
+    """Refuse a model string that no provider answers to.
 
     Raises:
-        ModelCallFailed: LiteLLM knows no provider for the string.
+        UserError: LiteLLM knows no provider for the string.
     """
     litellm = load_litellm()
     try:
-        _, name, _, _ = litellm.get_llm_provider(config.model, api_base=config.api_base)
+        litellm.get_llm_provider(config.model, api_base=config.api_base)
     except litellm.exceptions.BadRequestError:
-        detail = f"no provider is known for model string {config.model!r}; write provider/model, e.g. openai/gpt-4o"
-        raise ModelCallFailed(detail, [Fault(kind="bad_request", detail=detail)], attempts=0) from None
-    return f"{name}@{config.api_base or 'default'}"
+        raise UserError(
+            "no provider is known for a model string",
+            got=repr(config.model),
+            expected="provider/model, for example openai/gpt-4o",
+            do="prefix the provider; a server of your own that speaks OpenAI's protocol is openai/NAME with api_base",
+        ) from None
 
 
 def find_key(config: RoleModelConfig) -> str | None:
@@ -218,10 +223,8 @@ def _kind(error: Exception, status: object, detail: str) -> FaultKind:
 
 def _redact(text: str, config: RoleModelConfig) -> str:
     """Remove keys from a provider's message (some quote them) and cut it to a readable length."""
-    for name, value in os.environ.items():
-        is_secret = name == config.api_key_env or name.endswith(("_API_KEY", "_TOKEN", "_SECRET"))
-        if is_secret and len(value) >= 8:
-            text = text.replace(value, f"[{name}]")
+    own_key = os.environ.get(config.api_key_env or "", "").strip()
+    text = Redactor((own_key,)).text(Redactor.from_environment().text(text))
     return text if len(text) <= 600 else f"{text[:600]}…"
 
 

@@ -12,7 +12,7 @@ from weakref import WeakKeyDictionary
 
 from agents.llm.config import RetryConfig
 
-_Gates = WeakKeyDictionary[asyncio.AbstractEventLoop, dict[str, asyncio.Semaphore]]
+_Gates = WeakKeyDictionary[asyncio.AbstractEventLoop, dict[tuple[str, int], asyncio.Semaphore]]
 
 
 def backoff_s(retry: RetryConfig, failures: int, draw: random.Random) -> float:
@@ -59,4 +59,5 @@ class Throttle:
     def _gate(self, provider: str) -> asyncio.Semaphore:
         # A semaphore belongs to one event loop; graphs may run several, one after the other.
         gates = self._gates.setdefault(asyncio.get_running_loop(), {})
-        return gates.setdefault(provider, asyncio.Semaphore(self._limits[provider]))
+        places = self._limits[provider]
+        return gates.setdefault((provider, places), asyncio.Semaphore(places))

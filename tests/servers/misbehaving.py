@@ -1,10 +1,11 @@
 """An OpenAI-compatible chat server that misbehaves to a plan; standard library only.
 
 Run it as a process of its own: ``python tests/servers/misbehaving.py`` prints ``listening <port>`` and serves on
-127.0.0.1. ``PUT /plan`` sets ``{"steps": [...], "reject": {...}}`` and clears the log; ``GET /log`` returns what was asked.
-Each chat request takes the next step; the last step repeats. A step is one of
+127.0.0.1. ``PUT /plan`` sets ``{"steps": [...], "reject": {...}}`` and clears the log; ``GET /log`` returns what was
+asked. Each chat request takes the next step; the last step repeats; ``"after": 0.1`` delays a step by so many seconds.
+A step is one of
 
-* ``{"do": "reply", "text": "...", "finish_reason": "stop"}``
+* ``{"do": "reply", "text": "...", "finish_reason": "stop"}``; ``"usage": null`` leaves the token counts out
 * ``{"do": "status", "code": 429, "headers": {"Retry-After": "1"}, "message": "..."}``
 * ``{"do": "refusal", "text": "..."}`` sends the ``refusal`` field of OpenAI's structured outputs
 * ``{"do": "stall", "seconds": 30}`` accepts the request and says nothing
@@ -129,8 +130,8 @@ class Handler(BaseHTTPRequestHandler):
         time.sleep(step.get("after", 0))
         match step["do"]:
             case "reply":
-                message = {"content": step["text"]}
-                self.send_json(200, completion(message, step.get("finish_reason", "stop"), body["model"]))
+                answer = completion({"content": step["text"]}, step.get("finish_reason", "stop"), body["model"])
+                self.send_json(200, answer | ({"usage": step["usage"]} if "usage" in step else {}))
             case "refusal":
                 self.send_json(200, completion({"content": None, "refusal": step["text"]}, "stop", body["model"]))
             case "status":
