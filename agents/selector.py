@@ -118,6 +118,6 @@ def _faults_of(choice: Choice, contenders: Sequence[Contender], leaders: Sequenc
     if choice.pair_id not in {item.pair_id for item in leaders}:
         best = [item.pair_id for item in leaders]
         problems.append(
-            f"{choice.pair_id} scores {picked.val_score:.4f}; the best is {leaders[0].val_score:.4f}; pick one of {best}"
+            f"{choice.pair_id} scores {picked.val_score:.4f}; the best is {leaders[0].val_score:.4f}; pick of {best}"
         )
     return problems
