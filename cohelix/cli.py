@@ -121,9 +121,10 @@ def eval_(
     json_: Json = False,
 ) -> None:
     """Evaluate one pair of checkpoint and harness on one split."""
+    from graphs.single import PairChoice, evaluate_pair
+
     from cohelix.display import show_evaluation
     from graphs.loading import load_config
-    from graphs.single import PairChoice, evaluate_pair
 
     resolved = load_config(config, set_ or [])
     choice = PairChoice(split=split, checkpoint=checkpoint, harness=harness, replicates=replicates)
@@ -157,7 +158,7 @@ def main() -> None:
 
     try:
         app()
-    except (KeyboardInterrupt, Exception) as error:
+    except Exception as error:
         told = explain(error)
         if told is None:
             raise

@@ -10,6 +10,10 @@ FOR_THE_USER = ("StoreError", "PolicyLoadError", "CheckpointError")
 """Classes by name, since importing their packages may load torch: what a person can mend, by a restored file or path."""
 
 
+class Interrupted(Exception):  # noqa: N818 - what happened, not an error
+    """Ctrl-C in a run; the message says how to go on."""
+
+
 class Told(NamedTuple):
     """Message for standard error, and exit code."""
 
@@ -23,8 +27,8 @@ def explain(error: BaseException) -> Told | None:
     Exit codes: 2 the user's mistake, 1 an infrastructure boundary, 130 Ctrl-C.
     """
     names = {kind.__name__ for kind in type(error).__mro__}
-    if isinstance(error, KeyboardInterrupt):
-        return Told(str(error) or "interrupted", 130)
+    if isinstance(error, Interrupted):
+        return Told(str(error), 130)
     if isinstance(error, UserError) or names & set(FOR_THE_USER):
         return Told(str(error), 2)
     if isinstance(error, BoundaryError):

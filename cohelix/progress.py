@@ -9,6 +9,7 @@ from typing import Self
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TaskID, TextColumn, TimeElapsedColumn
 
+from cohelix.failures import Interrupted
 from graphs.events import Event
 
 PLAIN_EVERY_S = 15.0
@@ -46,7 +47,7 @@ class Watch:
         if self._is_live:
             self._bar.stop()
         if isinstance(error, KeyboardInterrupt):
-            raise KeyboardInterrupt(self._how_to_resume("interrupted")) from None
+            raise Interrupted(self._how_to_resume("interrupted")) from None
         if error is not None and self._run_id:
             self._console.print(self._how_to_resume("the run stopped"), markup=False)
 

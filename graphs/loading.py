@@ -19,7 +19,7 @@ class _StrictLoader(yaml.SafeLoader):
     """Safe YAML that refuses a repeated key, which plain YAML lets win in silence."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        keys = [self.construct_object(key, deep=True) for key, _ in node.value]  # type: ignore[no-untyped-call]
+        keys = [self.construct_object(key, deep=True) for key, _ in node.value]
         repeated = sorted({str(key) for key in keys if keys.count(key) > 1})
         if repeated:
             raise yaml.constructor.ConstructorError(None, None, f"key {repeated} is given twice", node.start_mark)

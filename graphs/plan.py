@@ -82,38 +82,52 @@ class _Sizes(Record):
 
 def make_plan(config: RunConfig, suite: Suite) -> Plan:
     """Count the work of a run."""
-    strategy, budget = config.strategy, config.budget
+    strategy, budget, counts = config.strategy, config.budget, _counts(config)
     sizes = _sizes(config, suite)
-    val_tasks = len(suite.tasks(split="val")[: budget.tasks.val])
-    test_tasks = len(suite.tasks(split="test")[: budget.tasks.test])
-    val = _attempts(config, sizes, evaluation=val_tasks * budget.replicates.val)
-    test = _attempts(config, sizes, evaluation=test_tasks * budget.replicates.test)
-    trains, proposes = strategy.condition not in ("static", "harness-only"), strategy.condition not in ("static", "rl-only")
-    rounds = {"static": 0, "sia": 2 * strategy.rounds}.get(strategy.condition, strategy.rounds)
-    blocks = strategy.rounds if trains else 0
-    proposals = strategy.rounds if proposes else 0
-    block, proposal = _block(config, sizes), _proposal(config)
-    explores = strategy.condition in ("harness-only", "sia")
-    explore = _attempts(config, sizes, train=strategy.explore_tasks) if explores else Cost()
-    measured = 2 if strategy.condition == "vace" else 1
-    first_round = (explore if explores else block if trains else Cost()).plus(proposal if proposes else Cost())
-    first_round = first_round.plus(val.times(measured)) if rounds else Cost()
-    all_rounds = block.times(blocks).plus(proposal.plus(explore).times(proposals)).plus(val.times(measured * rounds))
+    val = _evaluation(config, sizes, len(suite.tasks(split="val")[: budget.tasks.val]), budget.replicates.val)
+    test = _evaluation(config, sizes, len(suite.tasks(split="test")[: budget.tasks.test]), budget.replicates.test)
+    block = _block(config, sizes) if counts.blocks else Cost()
+    explore = _attempts(config, sizes, train=strategy.explore_tasks) if counts.explorations else Cost()
+    proposal = _calls(config, {"diagnoser": 1, "proposer": 1}) if counts.proposals else Cost()
+    measured = val.times(2 if strategy.condition == "vace" else 1)
+    opening = explore if counts.explorations else block
     start = val.plus(_calls(config, {"teacher": strategy.seed_demonstrations}))
+    all_rounds = block.times(counts.blocks).plus(explore.times(counts.explorations))
+    all_rounds = all_rounds.plus(proposal.times(counts.proposals)).plus(measured.times(counts.rounds))
     report = test.times(1 if strategy.condition == "static" else 2).plus(_calls(config, {"selector": 1}))
     return Plan(
         condition=strategy.condition,
-        rounds=rounds,
-        rl_blocks=blocks,
-        rollout_steps=blocks * strategy.rollout_steps,
-        proposals=proposals,
+        rounds=counts.rounds,
+        rl_blocks=counts.blocks,
+        rollout_steps=counts.blocks * strategy.rollout_steps,
+        proposals=counts.proposals,
         start=start,
-        first_round=first_round,
+        first_round=opening.plus(proposal).plus(measured) if counts.rounds else Cost(),
         all_rounds=all_rounds,
         report=report,
         total=start.plus(all_rounds).plus(report),
         limits=budget.model_dump(include={"max_wall_s", "max_tokens", "max_cost_usd", "max_evaluations"}),
     )
+
+
+class _Counts(Record):
+    rounds: int
+    blocks: int
+    explorations: int
+    proposals: int
+
+
+def _counts(config: RunConfig) -> _Counts:
+    """How often each part of the loop runs under a condition (see graphs/vace.py)."""
+    t = config.strategy.rounds
+    return {
+        "vace": _Counts(rounds=t, blocks=t, explorations=0, proposals=t),
+        "whale": _Counts(rounds=t, blocks=t, explorations=0, proposals=t),
+        "static": _Counts(rounds=0, blocks=0, explorations=0, proposals=0),
+        "rl-only": _Counts(rounds=t, blocks=t, explorations=0, proposals=0),
+        "harness-only": _Counts(rounds=t, blocks=0, explorations=t, proposals=t),
+        "sia": _Counts(rounds=2 * t, blocks=t, explorations=t, proposals=t),
+    }[config.strategy.condition]
 
 
 def refuse_too_small(plan: Plan) -> None:
@@ -158,16 +172,16 @@ def _attempts(config: RunConfig, sizes: _Sizes, *, train: int = 0, evaluation: i
     )
 
 
+def _evaluation(config: RunConfig, sizes: _Sizes, tasks: int, replicates: int) -> Cost:
+    return _attempts(config, sizes, evaluation=tasks * replicates)
+
+
 def _block(config: RunConfig, sizes: _Sizes) -> Cost:
     rl, steps = config.strategy.rl, config.strategy.rollout_steps
     samples = steps * rl.prompts_per_step * rl.group_size
     trained_s = samples * SECONDS_PER_UPDATE_SAMPLE[config.policy.type]
     updates = Cost(updates=steps * rl.updates_per_rollout_step, seconds=trained_s)
     return _attempts(config, sizes, train=samples).plus(updates)
-
-
-def _proposal(config: RunConfig) -> Cost:
-    return _calls(config, {"diagnoser": 1, "proposer": 1})
 
 
 def _calls(config: RunConfig, calls: Mapping[RoleName, int]) -> Cost:

@@ -115,7 +115,8 @@ def test_a_pool_smaller_than_one_rollout_step_is_refused_with_both_numbers(minim
 def test_loading_a_config_imports_no_heavy_package():
     code = (
         "import sys; from graphs.loading import load_config; load_config(sys.argv[1]);"
-        "print([name for name in ('torch','transformers','litellm','langgraph','langchain_core') if name in sys.modules])"
+        "heavy = ('torch', 'transformers', 'litellm', 'langgraph', 'langchain_core');"
+        "print([name for name in heavy if name in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", code, str(CONFIGS[0])], capture_output=True, text=True)
     assert done.stdout.strip() == "[]", done.stderr

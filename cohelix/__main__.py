@@ -1,0 +1,5 @@
+"""``python -m cohelix``."""
+
+from cohelix.cli import main
+
+main()

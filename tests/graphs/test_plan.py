@@ -1,0 +1,68 @@
+import pytest
+
+from evals.suites.metro import MetroSuite
+from graphs.config import RunConfig
+from graphs.plan import make_plan, refuse_too_small
+from harness.errors import UserError
+
+SUITE = MetroSuite(counts={"train": 32, "val": 10, "test": 20})
+
+
+def _plan(condition, **budget):
+    config = RunConfig.model_validate(
+        {
+            "suite": {"type": "metro"},
+            "strategy": {
+                "type": "vace", "condition": condition, "rounds": 3, "rollout_steps": 5, "explore_tasks": 7,
+                "rl": {"prompts_per_step": 4, "group_size": 2, "updates_per_rollout_step": 2},
+            },
+            "budget": {"replicates": {"val": 1, "test": 3}, **budget},
+        }
+    )  # fmt: skip
+    return make_plan(config, SUITE)
+
+
+# One block: 5 steps x 4 prompts x 2 rollouts = 40 attempts, 5 x 2 = 10 updates. Val 10, test 20 x 3 = 60 a pair.
+@pytest.mark.parametrize(
+    ("condition", "train", "updates", "rounds_val", "report_test"),
+    [
+        ("vace", 3 * 40, 30, 3 * 2 * 10, 120),
+        ("whale", 3 * 40, 30, 3 * 10, 120),
+        ("rl-only", 3 * 40, 30, 3 * 10, 120),
+        ("harness-only", 3 * 7, 0, 3 * 10, 120),
+        ("sia", 3 * 7 + 3 * 40, 30, 6 * 10, 120),
+        ("static", 0, 0, 0, 60),
+    ],
+)
+def test_the_plan_counts_the_work_of_each_condition(condition, train, updates, rounds_val, report_test):
+    plan = _plan(condition)
+    assert plan.all_rounds.train_attempts == train
+    assert plan.all_rounds.updates == updates
+    assert plan.all_rounds.evaluation_attempts == rounds_val
+    assert plan.report.evaluation_attempts == report_test
+    assert plan.total.evaluation_attempts == 10 + rounds_val + report_test
+
+
+def test_rules_make_no_model_calls_and_each_model_role_is_counted():
+    assert _plan("vace").total.model_calls == 0
+    config = RunConfig.model_validate(
+        {
+            "suite": {"type": "metro"},
+            "strategy": {"rounds": 3},
+            "roles": {"proposer": {"model": "openai/x"}, "diagnoser": {"model": "openai/x"}},
+        }
+    )
+    assert make_plan(config, SUITE).total.model_calls == 6
+
+
+def test_the_smallest_budget_that_passes_is_start_plus_one_round_plus_report():
+    smallest = 10 + 20 + 120  # val; two val evaluations at the gate; three test replicates of two pairs
+    refuse_too_small(_plan("vace", max_evaluations=smallest))
+    with pytest.raises(UserError, match=r"budget.max_evaluations=149; expected at least 150"):
+        refuse_too_small(_plan("vace", max_evaluations=smallest - 1))
+
+
+@pytest.mark.parametrize("limit", [{"max_tokens": 5}, {"max_wall_s": 0.01}])
+def test_token_and_time_limits_below_one_round_are_refused_by_name(limit):
+    with pytest.raises(UserError, match=f"budget.{next(iter(limit))}"):
+        refuse_too_small(_plan("vace", **limit))
