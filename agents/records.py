@@ -11,6 +11,7 @@ from typing import Literal
 from pydantic import JsonValue
 
 from agents.llm.config import RoleName
+from evals.evaluation import Evaluation
 from harness.audit import Finding
 from harness.edit import HarnessEdit
 from harness.model import Demonstration, Harness
@@ -41,6 +42,13 @@ class RoleRecord(Record):
     """Answers that failed a check, in order."""
     usage: Usage = Usage()
     """Tokens and money of the role's own model calls."""
+
+
+class Exploration(Record):
+    """What the explorer measured."""
+
+    evaluation: Evaluation
+    record: RoleRecord
 
 
 class Evidence(Record):
