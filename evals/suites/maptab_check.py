@@ -86,7 +86,7 @@ def query_costs(query: MapTabQuery, hop_count: int) -> Costs:
     if weights is None:
         return stop_costs()
     if query.variant == VERTEX_ONLY:
-        return vertex_only_costs(weights, max(hop_count, 1))
+        return vertex_only_costs(weights, hop_count, domain=query.domain)
     return metro_costs(weights) if query.domain == "metro" else travel_costs(weights)
 
 
@@ -101,7 +101,7 @@ def solve_query(graph: RouteGraph, query: MapTabQuery) -> Solution:
         raise ValueError(f"{query.start!r} or {query.goal!r} is not on the map")
     weights = query.user_weights
     if query.variant == VERTEX_ONLY and weights is not None:
-        return solve_vertex_only(graph, ends[0], ends[1], weights)
+        return solve_vertex_only(graph, ends[0], ends[1], weights, domain=query.domain)
     return solve_route(graph, ends[0], ends[1], query_costs(query, 0))
 
 

@@ -7,8 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Literal
 
 from evals.suites.route_graph import Attributes, Station
+
+Domain = Literal["metro", "travel"]
 
 
 @dataclass(frozen=True)
@@ -66,19 +69,24 @@ def travel_costs(weights: Weights) -> Costs:
     return Costs(edge=lambda at: phi(at, at.price), station=station_cost, change=lambda _: 0.0)
 
 
-def vertex_only_costs(weights: Weights, count: int) -> Costs:
-    """Costs of ``only_vertex2`` routes on which ``count`` stations (start and intermediate) count.
+def vertex_only_costs(weights: Weights, hop_count: int, *, domain: Domain = "metro") -> Costs:
+    """Costs of ``only_vertex2`` routes of ``hop_count`` hops, whose score holds means.
 
-    Score = w1*T + w2*Pr + w3*Co + w4*Re with T the summed times/3 plus transfers/3, Pr the summed
-    prices/1.5, Co and Re one minus the means over the counted stations.
+    Score = w1*T + w2*Pr + w3*Co + w4*Re. Metro: T = summed times/3 + transfers/3, Pr = summed prices/1.5,
+    Co and Re one minus the means over start and intermediate stations. Travel: the same with the scales
+    of the travel maps (180, 200, comfort/5) over all vertices, Price 0 where Time is 0 on the way.
     """
+    is_travel = domain == "travel"
+    count = max(hop_count + 1 if is_travel else hop_count, 1)
+    time_scale, price_scale, comfort_scale = (180, 200, 5) if is_travel else (3, 1.5, 1)
 
     def station_cost(station: Station, is_goal: bool) -> float:
-        if is_goal:
-            return 0.0
         at = station.attributes
-        means = weights.comfort * (1 - at.comfort) + weights.reliability * (1 - at.reliability)
-        return weights.time * at.time / 3 + weights.price * at.price / 1.5 + means / count
+        if is_goal and not is_travel:
+            return 0.0
+        price = 0.0 if is_travel and at.time == 0 and not is_goal else at.price
+        means = weights.comfort * (1 - at.comfort / comfort_scale) + weights.reliability * (1 - at.reliability)
+        return weights.time * at.time / time_scale + weights.price * price / price_scale + means / count
 
     return Costs(
         edge=lambda _: 0.0,

@@ -12,16 +12,14 @@ from __future__ import annotations
 
 import heapq
 import itertools
-from collections.abc import Callable
 from dataclasses import dataclass
 
-from evals.suites.route_cost import Costs, Weights, vertex_only_costs
+from evals.suites.route_bound import START, Bound, CostTables, cheapest_rest, cost_tables, exact_hops_rest
+from evals.suites.route_cost import Costs, Domain, Weights, vertex_only_costs
 from evals.suites.route_graph import Route, RouteGraph
 
 TOLERANCE = 1e-9
 """Costs closer than this are equal; attributes have two decimals and weights six."""
-START = "\0start"
-"""The line by which the rider is at the origin: none, so the first boarding is no change."""
 
 
 @dataclass(frozen=True)
@@ -59,87 +57,7 @@ class SearchLimit(RuntimeError):  # noqa: N818 - the name says what was hit
     """No optimum was found within the search limit."""
 
 
-Bound = Callable[[int, str, str], float]
-"""(hops so far, station, line arrived by) -> lower bound of what is still to pay; inf when impossible."""
-
-
-@dataclass
-class _Tables:
-    """Costs looked up once per station and per hop."""
-
-    graph: RouteGraph
-    goal: str
-    stay: dict[str, float]
-    change: dict[str, float]
-    leave: dict[str, tuple[tuple[str, str, float], ...]]
-    """station -> (line, neighbour, edge cost)."""
-
-
-def _tables(graph: RouteGraph, goal: str, costs: Costs) -> _Tables:
-    stay = {name: costs.station(station, name == goal) for name, station in graph.stations.items()}
-    change = {name: costs.change(station) for name, station in graph.stations.items()}
-    leave = {
-        name: tuple((hop.line, hop.to, costs.edge(hop.attributes)) for hop in hops) for name, hops in graph.hops.items()
-    }
-    edge_costs = [cost for hops in leave.values() for _, _, cost in hops]
-    lowest = min([*stay.values(), *change.values(), *edge_costs], default=0.0)
-    if lowest < 0:
-        raise ValueError(
-            f"solving a route failed; got a negative cost {lowest}; expected comfort and reliability within "
-            "their scale and times and prices from 0; check the tables"
-        )
-    return _Tables(graph, goal, stay, change, leave)
-
-
-def _dijkstra_bound(tables: _Tables) -> Bound:
-    """Cheapest cost from having arrived at (station, line) to the goal, station cost included."""
-    graph, goal = tables.graph, tables.goal
-    best: dict[tuple[str, str], float] = {}
-    heap = [(tables.stay[goal], goal, line) for line in (START, *graph.lines_at(goal))]
-    heapq.heapify(heap)
-    while heap:
-        cost, station, line = heapq.heappop(heap)
-        if (station, line) in best:
-            continue
-        best[station, line] = cost
-        for via, before, edge in tables.leave[station]:
-            if via != line:
-                continue
-            for arrived in (START, *graph.lines_at(before)):
-                extra = 0.0 if arrived in (via, START) else tables.change[before]
-                if (before, arrived) not in best:
-                    heapq.heappush(heap, (cost + edge + extra + tables.stay[before], before, arrived))
-    return lambda _, station, line: best.get((station, line), float("inf"))
-
-
-def _exact_hops_bound(tables: _Tables, hop_count: int) -> Bound:
-    """As :func:`_dijkstra_bound`, for walks that arrive after exactly ``hop_count`` hops."""
-    graph = tables.graph
-    now = {(tables.goal, line): tables.stay[tables.goal] for line in (START, *graph.lines_at(tables.goal))}
-    layers = [now]
-    for _ in range(hop_count):
-        earlier: dict[tuple[str, str], float] = {}
-        for before in graph.stations:
-            for arrived in (START, *graph.lines_at(before)):
-                options = [
-                    edge + layers[-1][to, via] + (0.0 if arrived in (via, START) else tables.change[before])
-                    for via, to, edge in tables.leave[before]
-                    if (to, via) in layers[-1]
-                ]
-                if options:
-                    earlier[before, arrived] = min(options) + tables.stay[before]
-        layers.append(earlier)
-
-    def bound(hops: int, station: str, line: str) -> float:
-        left = hop_count - hops
-        if station == tables.goal and left:
-            return float("inf")
-        return layers[left].get((station, line), float("inf")) if left >= 0 else float("inf")
-
-    return bound
-
-
-def _lines_of_path(tables: _Tables, path: tuple[str, ...]) -> tuple[float, list[tuple[str, ...]]]:
+def _lines_of_path(tables: CostTables, path: tuple[str, ...]) -> tuple[float, list[tuple[str, ...]]]:
     """The cheapest line assignments of a station sequence and, among those, the fewest changes."""
     partial: dict[str, tuple[float, int, list[tuple[str, ...]]]] = {START: (0.0, 0, [()])}
     for one, two in zip(path, path[1:], strict=False):
@@ -177,7 +95,7 @@ def _keep(
         table[key] = (table[key][0], changes, table[key][2] + chains)
 
 
-def _search(tables: _Tables, start: str, bound: Bound, limits: Limits, ceiling: float = float("inf")) -> Solution:
+def _search(tables: CostTables, start: str, bound: Bound, limits: Limits, ceiling: float = float("inf")) -> Solution:
     """Best-first search over simple paths that cost at most ``ceiling``; see the module's docstring."""
     goal = tables.goal
     order = itertools.count()
@@ -208,7 +126,7 @@ def _search(tables: _Tables, start: str, bound: Bound, limits: Limits, ceiling: 
 
 
 def _extensions(
-    tables: _Tables, path: tuple[str, ...], arrived: dict[str, float], bound: Bound
+    tables: CostTables, path: tuple[str, ...], arrived: dict[str, float], bound: Bound
 ) -> list[tuple[tuple[str, ...], dict[str, float], float]]:
     """One-hop extensions of a path: (path, cost per arrival line, lower bound of the whole)."""
     here = path[-1]
@@ -252,34 +170,41 @@ def solve_route(graph: RouteGraph, start: str, goal: str, costs: Costs, *, limit
         SearchLimit: not even one route was found within the limits.
     """
     _check_ends(graph, start, goal)
-    tables = _tables(graph, goal, costs)
-    return _search(tables, start, _dijkstra_bound(tables), limits or Limits())
+    tables = cost_tables(graph, goal, costs)
+    return _search(tables, start, cheapest_rest(tables), limits or Limits())
 
 
 def solve_vertex_only(
-    graph: RouteGraph, start: str, goal: str, weights: Weights, *, limits: Limits | None = None
+    graph: RouteGraph,
+    start: str,
+    goal: str,
+    weights: Weights,
+    *,
+    domain: Domain = "metro",
+    limits: Limits | None = None,
 ) -> Solution:
     """Find every optimal route of an ``only_vertex2`` query, whose score has means in it.
 
-    A mean over n stations is additive once n is fixed, so each n is solved on its own; counting stops
-    when even the cheapest n stations cost more than the best route found.
+    A mean is additive once the number of hops is fixed, so each number is solved on its own; counting
+    stops when even the cheapest stations of that number cost more than the best route found.
 
     Args:
         graph: the map; its tracks give adjacency alone, their attributes are not read.
         start: origin.
         goal: destination.
         weights: user weights.
-        limits: where to give up, for each n.
+        domain: whose scales and counted stations apply.
+        limits: where to give up, for each number of hops.
     """
     _check_ends(graph, start, goal)
     best = Solution(float("inf"), (), True)
-    free = vertex_only_costs(Weights(weights.time, weights.price, 0, 0), 1)
+    free = vertex_only_costs(Weights(weights.time, weights.price, 0, 0), 1, domain=domain)
     cheapest = min(free.station(station, False) for station in graph.stations.values())
     for count in range(1 if start != goal else 0, len(graph.stations)):
         if count * cheapest > best.cost + TOLERANCE:
             break
-        tables = _tables(graph, goal, vertex_only_costs(weights, max(count, 1)))
-        found = _search(tables, start, _exact_hops_bound(tables, count), limits or Limits(), best.cost)
+        tables = cost_tables(graph, goal, vertex_only_costs(weights, count, domain=domain))
+        found = _search(tables, start, exact_hops_rest(tables, count), limits or Limits(), best.cost)
         if not found.routes:
             continue
         ties = best.routes if abs(found.cost - best.cost) <= TOLERANCE else ()
@@ -300,5 +225,5 @@ def price_path(graph: RouteGraph, costs: Costs, stations: tuple[str, ...]) -> tu
     """
     if not stations or any(name not in graph.stations for name in stations):
         return ()
-    cost, chains = _lines_of_path(_tables(graph, stations[-1], costs), stations)
+    cost, chains = _lines_of_path(cost_tables(graph, stations[-1], costs), stations)
     return tuple(Route(stations, chain, cost) for chain in chains)
