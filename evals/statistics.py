@@ -67,20 +67,12 @@ class PairedChanges(Record):
 
 
 def mean(values: ArrayLike) -> float:
-    """Arithmetic mean.
-
-    Raises:
-        ValueError: no values; an empty mean has no meaning and is never 0.
-    """
+    """Arithmetic mean; no values raise ValueError, for an empty mean is never 0."""
     return float(_vector(values, at_least=1).mean())
 
 
 def sample_std(values: ArrayLike) -> float:
-    """Standard deviation with n − 1 in the denominator.
-
-    Raises:
-        ValueError: fewer than two values.
-    """
+    """Standard deviation with n − 1 in the denominator; fewer than two values raise ValueError."""
     return float(_vector(values, at_least=2).std(ddof=1))
 
 
@@ -108,9 +100,7 @@ def wilson_interval(successes: int, total: int, *, confidence: float = 0.95) -> 
     return Interval(low=low, high=high)
 
 
-def mean_interval(
-    values: ArrayLike, *, confidence: float = 0.95, method: Literal["t", "normal"] = "t"
-) -> Interval:
+def mean_interval(values: ArrayLike, *, confidence: float = 0.95, method: Literal["t", "normal"] = "t") -> Interval:
     """Interval of a mean, x̄ ± q·s/√n.
 
     Args:
@@ -265,20 +255,8 @@ def kendall_tau(first: ArrayLike, second: ArrayLike) -> float:
     return concordance / math.sqrt(untied_a * untied_b)
 
 
-def f1(gold: ArrayLike, predicted: ArrayLike) -> float:
-    """F1 of one binary label, 2TP / (2TP + FP + FN); 0.0 where neither side has a positive.
-
-    Raises:
-        ValueError: lengths differ, or a value is neither 0 nor 1.
-    """
-    table = paired_pass_table(gold, predicted)
-    # "regressed" is gold 1, predicted 0 (a miss); "improved" is gold 0, predicted 1 (a false alarm).
-    denominator = 2 * table.both + table.regressed + table.improved
-    return 2 * table.both / denominator if denominator else 0.0
-
-
 def macro_f1(gold: ArrayLike, predicted: ArrayLike) -> float:
-    """Unweighted mean of per-label F1.
+    """Unweighted mean of per-label F1, 2TP / (2TP + FP + FN); 0.0 for a label positive on neither side.
 
     Args:
         gold: (N, K), 0 or 1.
@@ -290,7 +268,13 @@ def macro_f1(gold: ArrayLike, predicted: ArrayLike) -> float:
     truth, guess = np.asarray(gold, dtype=np.float64), np.asarray(predicted, dtype=np.float64)
     if truth.ndim != 2 or truth.shape != guess.shape:
         raise ValueError(f"macro_f1 needs two (N, K) arrays of one shape; got {truth.shape} and {guess.shape}")
-    return mean([f1(truth[:, label], guess[:, label]) for label in range(truth.shape[1])])
+    return mean([_f1(paired_pass_table(truth[:, label], guess[:, label])) for label in range(truth.shape[1])])
+
+
+def _f1(table: PassTable) -> float:
+    # "regressed" is gold 1, predicted 0 (a miss); "improved" is gold 0, predicted 1 (a false alarm).
+    denominator = 2 * table.both + table.regressed + table.improved
+    return 2 * table.both / denominator if denominator else 0.0
 
 
 def _vector(values: ArrayLike, *, at_least: int) -> Floats:

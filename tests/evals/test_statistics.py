@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from evals.statistics import (
-    f1,
     holm,
     kendall_tau,
     macro_f1,
@@ -175,6 +174,6 @@ def test_macro_f1_by_hand() -> None:
     gold = [[1, 0, 0], [1, 0, 0], [0, 0, 0], [0, 1, 0]]
     guess = [[1, 0, 0], [0, 0, 0], [1, 0, 0], [0, 1, 0]]
     assert macro_f1(gold, guess) == pytest.approx(0.5)
-    assert f1([1, 0], [0, 1]) == 0.0
+    assert macro_f1([[1], [0]], [[0], [1]]) == 0.0
     with pytest.raises(ValueError, match="one shape"):
         macro_f1([[1, 0]], [[1]])
