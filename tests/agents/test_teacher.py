@@ -82,4 +82,5 @@ async def test_a_right_answer_in_a_wrong_form_is_not_accepted():
     task = TRAIN[0]
     model = scripted("teacher", ("Style", good(task).replace("</reasoning>", "")), ("format_fault", good(task)))
     written = await Teacher(SUITE, model=model).demonstrate(HARNESS, [task], style="short")
-    assert len(written.accepted) == 1
+    assert [shown.completion for shown in written.accepted] == [good(task)]
+    assert len(written.record.refusals) == 1
