@@ -25,11 +25,14 @@ _SECRET_FIELD = re.compile(
     re.IGNORECASE,
 )
 
+_TOKEN = r"(?:(?=[A-Za-z._~+/=-]*\d)[A-Za-z0-9._~+/=-]{8,}|[A-Za-z0-9._~+/=-]{24,})"
+
 _SHAPES: tuple[tuple[re.Pattern[str], str], ...] = tuple(
     (re.compile(pattern, flags), replacement)
     for pattern, flags, replacement in (
         (r"-----BEGIN [A-Z ]*PRIVATE KEY-----.*?(?:-----END [A-Z ]*PRIVATE KEY-----|\Z)", re.DOTALL, REDACTED),
-        (r"\b(?:sk|rk|pk)-[A-Za-z0-9_-]{16,}", 0, REDACTED),
+        (r"\bsk-[A-Za-z0-9_-]{16,}", 0, REDACTED),
+        (r"\b[srp]k_(?:live|test)_[A-Za-z0-9]{10,}", 0, REDACTED),
         (r"\b(?:AKIA|ASIA|AROA|AIDA)[A-Z0-9]{16}\b", 0, REDACTED),
         (r"(?i)(aws_secret_access_key\W{1,4})[A-Za-z0-9/+=]{30,}", 0, rf"\g<1>{REDACTED}"),
         (r"\bgh[pousr]_[A-Za-z0-9]{20,}", 0, REDACTED),
@@ -39,17 +42,17 @@ _SHAPES: tuple[tuple[re.Pattern[str], str], ...] = tuple(
         (r"\bAIza[A-Za-z0-9_-]{30,}", 0, REDACTED),
         (r"\bxox[abeoprs]-[A-Za-z0-9-]{10,}", 0, REDACTED),
         (r"\beyJ[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]{4,}", 0, REDACTED),
-        (r"(?i)\b(bearer\s+)[A-Za-z0-9._~+/=-]{8,}", 0, rf"\g<1>{REDACTED}"),
-        (r"(?i)\b(basic\s+)[A-Za-z0-9+/]{16,}={0,2}", 0, rf"\g<1>{REDACTED}"),
+        # A digit, or great length, tells a token from the next word of a sentence ("basic responsibilities").
+        (rf"(?i)\b(bearer\s+){_TOKEN}", 0, rf"\g<1>{REDACTED}"),
+        (rf"(?i)\b(basic\s+){_TOKEN}", 0, rf"\g<1>{REDACTED}"),
         (r"\b([a-z][a-z0-9+.-]*://[^\s/:@]*:)[^\s/@]+@", 0, rf"\g<1>{REDACTED}@"),
-        (r"(?i)\b((?:api[_-]?key|access[_-]?token|password)\s*[=:]\s*[\"']?)[A-Za-z0-9._~+/-]{8,}", 0,
-         rf"\g<1>{REDACTED}"),
+        (rf"(?i)\b((?:api[_-]?key|access[_-]?token|password)\s*[=:]\s*[\"']?){_TOKEN}", 0, rf"\g<1>{REDACTED}"),
     )
 )
 
 _HINTS = (
-    "sk-", "rk-", "pk-", "private key-", "akia", "asia", "aroa", "aida", "aws_secret", "ghp_", "gho_", "ghu_", "ghs_",
-    "ghr_", "github_pat_", "hf_", "gsk_", "aiza", "xox", "eyj", "bearer", "basic", "://", "api", "token", "password",
+    "sk-", "k_live_", "k_test_", "private key-", "akia", "asia", "aroa", "aida", "aws_secret", "ghp_", "gho_", "ghu_",
+    "ghs_", "ghr_", "github_pat_", "hf_", "gsk_", "aiza", "xox", "eyj", "bearer", "basic", "://", "api", "token", "password",
 )  # fmt: skip
 """Cheap test that almost all text fails, so that large batches of traces stay fast."""
 

@@ -59,6 +59,19 @@ def test_ordinary_answers_pass_unchanged() -> None:
     }  # fmt: skip
 
 
+@pytest.mark.parametrize(
+    "sentence",
+    [
+        "Keep to your basic responsibilities and the bearer standards.",
+        "password: required; api_key: optional; a risk-averse-and-task-based-approach",
+        "sk-1 is a short code, hf_x too",
+    ],
+)
+def test_ordinary_sentences_are_not_taken_for_credentials(sentence: str) -> None:
+    # A harness that looked like a credential would be refused, so a false alarm costs a run.
+    assert Redactor().text(sentence) == sentence
+
+
 def test_two_secret_keys_of_one_map_keep_both_items() -> None:
     clean = Redactor(("firstsecret", "secondsecret")).value({"firstsecret": 1, "secondsecret": 2})
     assert isinstance(clean, dict) and sorted(clean.values()) == [1, 2]  # type: ignore[type-var]
