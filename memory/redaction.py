@@ -52,7 +52,8 @@ _SHAPES: tuple[tuple[re.Pattern[str], str], ...] = tuple(
 
 _HINTS = (
     "sk-", "k_live_", "k_test_", "private key-", "akia", "asia", "aroa", "aida", "aws_secret", "ghp_", "gho_", "ghu_",
-    "ghs_", "ghr_", "github_pat_", "hf_", "gsk_", "aiza", "xox", "eyj", "bearer", "basic", "://", "api", "token", "password",
+    "ghs_", "ghr_", "github_pat_", "hf_", "gsk_", "aiza", "xox", "eyj", "bearer", "basic", "://", "api", "token",
+    "password",
 )  # fmt: skip
 """Cheap test that almost all text fails, so that large batches of traces stay fast."""
 
