@@ -28,6 +28,8 @@ class PocketPolicyConfig(Record):
     type: Literal["pocket"] = "pocket"
     lora: LoraConfig | None = None
     """Adapters to train; None trains all weights, which at this size is cheaper and stronger."""
+    device: Literal["cpu", "cuda"] = "cpu"
+    """Where the policy runs; equality after a resume is claimed for cpu."""
     batch_size: int = Field(default=64, ge=1)
     """Rows decoded at once by the engine; part of the run's identity, as batching moves last bits."""
 
@@ -40,6 +42,8 @@ class HfPolicyConfig(Record):
     """Directory or hub id."""
     revision: str | None = None
     """Commit of the hub model; None takes what the cache or the hub has now."""
+    device: Literal["cpu", "cuda"] = "cpu"
+    """Where the policy runs; equality after a resume is claimed for cpu."""
     lora: LoraConfig | None = LoraConfig()
     """Adapters to train; None trains all weights."""
     batch_size: int = Field(default=32, ge=1)
@@ -100,13 +104,14 @@ class RlConfig(Record):
     dual_clip: float | None = Field(default=None)
     """Bound c > 1 + clip_high on the ratio of samples with a negative advantage; None leaves it out."""
     beta: float = Field(default=0.0, ge=0)
-    """Weight of the k3 divergence from the reference policy (the block's base); 0 loads no reference."""
+    """Weight of the k3 divergence from the base policy, as it was before any training; 0 loads no reference."""
     dynamic_sampling: DynamicSampling = DynamicSampling()
     """What happens to groups whose rewards are all equal."""
     max_unscored_share: float = Field(default=0.05, ge=0, le=1)
     """A rollout step with a larger share of infrastructure failures is refused."""
-    checkpoint_every: int = Field(default=1, ge=0)
-    """Rollout steps between in-block checkpoints; 0 keeps none and reruns an interrupted block whole."""
+    checkpoint_every: int = Field(default=5, ge=0)
+    """Rollout steps between in-block checkpoints; 0 keeps none. An interrupted block starts again from the last
+    one, or from its parent; rollouts that the ledger holds are not sampled again."""
     threads: int = Field(default=1, ge=1)
     """CPU threads of torch; part of the run's identity, as the order of sums depends on it."""
 

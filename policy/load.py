@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib.resources import files
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
+from transformers.utils import logging
 
 from policy.config import HfPolicyConfig, PocketPolicyConfig
 from policy.errors import PolicyLoadError
@@ -46,8 +49,9 @@ def load_policy(
     """
     source = str(pocket_folder()) if str(path) == "pocket" else str(path)
     try:
-        tokenizer = AutoTokenizer.from_pretrained(source, revision=revision)
-        model = AutoModelForCausalLM.from_pretrained(source, revision=revision, dtype=dtype)
+        with _without_bars():
+            tokenizer = AutoTokenizer.from_pretrained(source, revision=revision)
+            model = AutoModelForCausalLM.from_pretrained(source, revision=revision, dtype=dtype)
     except (OSError, ValueError, KeyError) as error:
         raise PolicyLoadError(
             f"cannot load a policy from {source!r}: {error}; "
@@ -57,6 +61,18 @@ def load_policy(
     model.to(device)
     model.eval()
     return LoadedPolicy(model, tokenizer)
+
+
+@contextmanager
+def _without_bars() -> Iterator[None]:
+    """The library draws a progress bar per load; this program shows its own progress."""
+    was_on = logging.is_progress_bar_enabled()
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        if was_on:
+            logging.enable_progress_bar()
 
 
 def check_tokenizer(tokenizer: Any, source: str) -> None:

@@ -1,0 +1,270 @@
+"""TRL's GRPOTrainer, extended: rollouts by our engine, dynamic sampling, and the losses of this project.
+
+TRL keeps the training loop, gradient accumulation, clipping and the optimizer's schedule. Overridden are
+the data loader (batches are placeholders: tasks are drawn when they are sampled, so a prefetched batch
+can never go with stale weights), generation and scoring (:mod:`policy.rollout`), the cut into updates
+(whole groups, :mod:`policy.mini_batch`) and the loss (:mod:`policy.loss`).
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+os.environ.setdefault("TRL_EXPERIMENTAL_SILENCE", "1")
+
+import torch
+from datasets import Dataset
+from torch import Tensor
+from torch.utils.data import DataLoader
+from transformers import PrinterCallback, TrainerCallback
+from trl import GRPOConfig, GRPOTrainer
+
+from policy.config import RlConfig
+from policy.errors import NonFiniteTraining, NoSignal
+from policy.likelihood import completion_likelihood
+from policy.loss import clipped_surrogate, k3_divergence, sequence_sum, token_sum
+from policy.mini_batch import MicroBatch, micro_batches
+from policy.rollout_record import RolloutBatch
+from policy.step_metric import StepMetrics, UpdateTally
+from policy.weights import are_finite, trained_parameters
+
+
+@dataclass(frozen=True)
+class Hooks:
+    """What a training run asks of its owner."""
+
+    collect: Callable[[], RolloutBatch]
+    """Sample the next rollout batch with the model's current weights."""
+    on_step: Callable[[RolloutBatch, StepMetrics], None]
+    """A rollout step and all its updates are done; the model holds its weights."""
+    reference: Callable[[MicroBatch], Tensor] | None = None
+    """Log-probabilities under the reference policy; None without a KL term."""
+
+
+class HarnessGrpoTrainer(GRPOTrainer):  # type: ignore[misc]
+    """GRPO on batches that a collector samples.
+
+    Args:
+        model: the policy, or a peft model around it.
+        tokenizer: of the policy.
+        config: of the block.
+        rollout_steps: how many to train.
+        hooks: sampling and bookkeeping of the owner.
+        optimizer: over the trained parameters.
+        scheduler: of the learning rate, stepped once an update.
+        output_dir: for files TRL may write; it writes none.
+        seed: TRL seeds the global generators with it when it is built.
+    """
+
+    def __init__(
+        self,
+        model: Any,
+        tokenizer: Any,
+        config: RlConfig,
+        *,
+        rollout_steps: int,
+        hooks: Hooks,
+        optimizer: torch.optim.Optimizer,
+        scheduler: torch.optim.lr_scheduler.LambdaLR,
+        output_dir: str,
+        seed: int,
+    ) -> None:
+        self._rl = config
+        self._hooks = hooks
+        self._micro: list[MicroBatch] = []
+        self._batch: RolloutBatch | None = None
+        self._tally = UpdateTally()
+        self._rollout_s = 0.0
+        self._started = 0.0
+        super().__init__(
+            model=model,
+            reward_funcs=_rewarded_when_sampled,
+            args=trl_arguments(
+                config,
+                rollout_steps=rollout_steps,
+                output_dir=output_dir,
+                seed=seed,
+                use_cpu=model.device.type == "cpu",
+            ),
+            train_dataset=Dataset.from_dict({"prompt": [""]}),
+            processing_class=tokenizer,
+            optimizers=(optimizer, scheduler),
+            callbacks=[_StepEnd(self)],
+        )
+        self.remove_callback(PrinterCallback)  # the run reports its own progress; stdout may be JSON
+
+    def get_train_dataloader(self) -> Any:
+        """One placeholder per micro-batch of the whole run, in one pass."""
+        count = self.args.max_steps * self.args.gradient_accumulation_steps
+        return DataLoader(_Placeholders(count), batch_size=1, collate_fn=_same)
+
+    def floating_point_ops(self, inputs: Any) -> int:
+        """Not estimated: the placeholders hold no tokens to count."""
+        return 0
+
+    def _prepare_inputs(self, generation_batch: Any) -> MicroBatch:
+        """The next micro-batch; a new rollout batch when the last one is used up."""
+        if not self._micro:
+            self._start_rollout_step()
+        return self._micro.pop(0)
+
+    def _start_rollout_step(self) -> None:
+        started = time.monotonic()
+        batch = self._hooks.collect()
+        if batch.stop:
+            raise NoSignal(batch.stop)
+        made = micro_batches(batch, self._rl, pad_token_id=self._tokenizer.pad_token_id, device=self.accelerator.device)
+        self._micro = [self._with_scores(micro) for micro in made]
+        self._batch, self._tally = batch, UpdateTally()
+        self._started = time.monotonic()
+        self._rollout_s = self._started - started
+
+    def _with_scores(self, micro: MicroBatch) -> MicroBatch:
+        """Old log-probabilities where an update has passed since sampling, and the reference's."""
+        old = None
+        if micro.update > 0:
+            was_training = self.model.training
+            self.model.eval()
+            with torch.no_grad():
+                old = completion_likelihood(self.model, micro.tokens, temperature=self.temperature).log_probabilities
+            self.model.train(was_training)
+        reference = self._hooks.reference(micro) if self._hooks.reference is not None else None
+        return micro.with_scores(old=old, reference=reference)
+
+    def _compute_loss(self, model: Any, inputs: MicroBatch) -> Tensor:
+        """One micro-batch's part of its update's loss; parts add up, so nothing is rescaled after."""
+        config, mask = self._rl, inputs.tokens.completion_mask
+        scores = completion_likelihood(model, inputs.tokens, temperature=self.temperature)
+        current = scores.log_probabilities
+        old = current.detach() if inputs.old is None else inputs.old
+        # At masked places the ratio is 1: an overflow there would turn 0 * inf into NaN.
+        ratio = torch.exp((current - old) * mask)
+        surrogate = clipped_surrogate(
+            ratio,
+            inputs.advantages[:, None],
+            clip_low=config.clip_low,
+            clip_high=config.clip_high,
+            dual_clip=config.dual_clip,
+        )
+        values, kl = surrogate.loss, torch.zeros_like(surrogate.loss)
+        if inputs.reference is not None:
+            kl = k3_divergence(current * mask, inputs.reference * mask)
+            values = values + config.beta * kl
+        if config.loss == "dapo":
+            loss = token_sum(values, mask, tokens=inputs.mini_batch_tokens)
+        else:
+            loss = sequence_sum(values, mask, samples=inputs.mini_batch_samples)
+        self._record(inputs, loss, scores.entropy, surrogate.is_clipped, kl)
+        return loss
+
+    def _record(self, inputs: MicroBatch, loss: Tensor, entropy: Tensor, is_clipped: Tensor, kl: Tensor) -> None:
+        value = loss.item()
+        if not math.isfinite(value):
+            raise NonFiniteTraining(
+                f"loss of update {self.state.global_step} is {value}; expected a finite number; "
+                "the weights on disk are from before it; lower the learning rate and resume"
+            )
+        mask = inputs.tokens.completion_mask
+        self._tally.add(
+            update=inputs.update,
+            loss=value,
+            tokens=float(mask.sum()),
+            entropy=float((entropy * mask).sum()),
+            clipped=float((is_clipped * mask).sum()),
+            kl=float((kl.detach() * mask).sum()),
+        )
+
+    def _clip_grad_norm(self, model: Any) -> Any:
+        norm = super()._clip_grad_norm(model)
+        value = float(norm)
+        if not math.isfinite(value):
+            raise NonFiniteTraining(
+                f"gradient norm of update {self.state.global_step} is {value}; expected a finite number; "
+                "the weights on disk are from before it; lower the learning rate and resume"
+            )
+        self._tally.grad_norms.append(value)
+        return norm
+
+    def finish_update(self, learning_rate: float) -> None:
+        """Close the rollout step after its last update."""
+        if self._micro or self._batch is None:
+            return
+        if not are_finite(trained_parameters(self.model)):
+            raise NonFiniteTraining(
+                f"weights after rollout step {self._batch.step} are not finite; nothing was saved; "
+                "lower the learning rate and resume"
+            )
+        metrics = self._tally.metrics(
+            self._batch,
+            learning_rate=learning_rate,
+            rollout_s=self._rollout_s,
+            update_s=time.monotonic() - self._started,
+        )
+        self._hooks.on_step(self._batch, metrics)
+
+
+class _Placeholders(torch.utils.data.Dataset[int]):
+    def __init__(self, count: int) -> None:
+        self._count = count
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __getitem__(self, index: int) -> int:
+        return index
+
+
+class _StepEnd(TrainerCallback):  # type: ignore[misc]
+    def __init__(self, trainer: HarnessGrpoTrainer) -> None:
+        self._trainer = trainer
+        self._learning_rate = 0.0
+
+    def on_optimizer_step(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        self._learning_rate = kwargs["optimizer"].param_groups[0]["lr"]
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        self._trainer.finish_update(self._learning_rate)
+
+
+def trl_arguments(config: RlConfig, *, rollout_steps: int, output_dir: str, seed: int, use_cpu: bool) -> GRPOConfig:
+    """TRL's settings for a block; batch sizes are per update, and TRL logs, saves and draws nothing."""
+    samples = config.prompts_per_step * config.group_size // config.updates_per_rollout_step
+    micro = config.micro_batch_size or samples
+    accumulation = samples // micro
+    return GRPOConfig(
+        output_dir=output_dir,
+        per_device_train_batch_size=micro,
+        gradient_accumulation_steps=accumulation,
+        steps_per_generation=accumulation * config.updates_per_rollout_step,
+        num_generations=config.group_size,
+        max_steps=rollout_steps * config.updates_per_rollout_step,
+        max_completion_length=config.max_tokens,
+        temperature=config.temperature,
+        learning_rate=config.learning_rate,
+        max_grad_norm=config.max_grad_norm,
+        beta=0.0,
+        seed=seed % 2**32,
+        use_cpu=use_cpu,
+        bf16=False,
+        activation_checkpointing=False,
+        dataloader_pin_memory=False,
+        disable_tqdm=True,
+        logging_strategy="no",
+        save_strategy="no",
+        eval_strategy="no",
+        report_to="none",
+    )
+
+
+def _rewarded_when_sampled(**columns: Any) -> list[float]:
+    """TRL asks for a reward function; rewards come with the rollout batch, so this one is never called."""
+    raise NotImplementedError("rewards come with the rollout batch")
+
+
+def _same(batch: list[Any]) -> list[Any]:
+    return batch

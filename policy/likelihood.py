@@ -1,0 +1,155 @@
+"""Log-probabilities of sampled completions under the current weights, with shared prompts computed once.
+
+The rollouts of a group share their prompt and all prompts share the harness. A plain forward pass over
+(samples, prompt + completion) computes that text again for every sample; here it runs once, its keys and
+values are repeated over the samples, and gradients flow back through the repetition. The loss and its
+gradient are those of the plain pass.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from transformers.cache_utils import DynamicCache
+
+from policy.cache import has_plain_layers
+from policy.decode import cache_argument
+
+
+@dataclass(frozen=True)
+class TokenBatch:
+    """Samples as padded tensors: prompts once each, completions per sample."""
+
+    prefix: Tensor
+    """(prefix tokens,) shared by all prompts; may be empty."""
+    suffix: Tensor
+    """(distinct prompts, tokens) after the prefix, padded on the left."""
+    suffix_mask: Tensor
+    """1 where ``suffix`` is a token."""
+    rows: Tensor
+    """(samples,) index of each sample's prompt."""
+    completion: Tensor
+    """(samples, tokens) sampled ids, padded on the right."""
+    completion_mask: Tensor
+    """1 where ``completion`` is a sampled token that counts in the loss."""
+
+
+class Likelihood(NamedTuple):
+    """Per completion token, (samples, tokens); entries at padding mean nothing."""
+
+    log_probabilities: Tensor
+    entropy: Tensor
+    """Of the distribution at that token, in nats; carries no gradient."""
+
+
+def token_batch(
+    prompts: Sequence[Sequence[int]], completions: Sequence[Sequence[int]], *, pad_token_id: int, device: Any = "cpu"
+) -> TokenBatch:
+    """Pad samples for :func:`completion_likelihood`.
+
+    Args:
+        prompts: token ids of each sample's prompt; equal ones are kept once.
+        completions: sampled ids; an empty one (an attempt without a score) gets a masked pad token.
+        pad_token_id: fills the rest.
+        device: where the tensors go.
+    """
+    index: dict[tuple[int, ...], int] = {}
+    rows = [index.setdefault(tuple(prompt), len(index)) for prompt in prompts]
+    shared = os.path.commonprefix(list(index))
+    shared = shared[: min(len(prompt) for prompt in index) - 1]
+    suffixes = [prompt[len(shared) :] for prompt in index]
+    width, length = max(map(len, suffixes)), max(1, *map(len, completions))
+    suffix = torch.full((len(suffixes), width), pad_token_id)
+    suffix_mask = torch.zeros_like(suffix)
+    for row, ids in enumerate(suffixes):
+        suffix[row, width - len(ids) :] = torch.tensor(ids)
+        suffix_mask[row, width - len(ids) :] = 1
+    completion = torch.full((len(completions), length), pad_token_id)
+    completion_mask = torch.zeros_like(completion)
+    for row, sampled in enumerate(completions):
+        completion[row, : len(sampled)] = torch.tensor(sampled, dtype=torch.long)
+        completion_mask[row, : len(sampled)] = 1
+    tensors = (torch.tensor(shared, dtype=torch.long), suffix, suffix_mask, torch.tensor(rows))
+    return TokenBatch(*(tensor.to(device) for tensor in (*tensors, completion, completion_mask)))
+
+
+def completion_likelihood(model: Any, batch: TokenBatch, *, temperature: float) -> Likelihood:
+    """Score the sampled completions.
+
+    Args:
+        model: a causal language model, or one wrapped by peft.
+        batch: from :func:`token_batch`.
+        temperature: the logits are divided by it, as they were when sampling.
+    """
+    logits = _shared_logits(model, batch) if has_plain_layers(model.config) else _plain_logits(model, batch)
+    logits = logits.float() / temperature
+    normaliser = logits.logsumexp(dim=-1)
+    chosen = logits.gather(-1, batch.completion[..., None])[..., 0]
+    with torch.no_grad():
+        detached = logits.detach()
+        expected = (torch.softmax(detached, dim=-1) * detached).sum(dim=-1)
+        entropy = normaliser.detach() - expected
+    return Likelihood(chosen - normaliser, entropy)
+
+
+def _shared_logits(model: Any, batch: TokenBatch) -> Tensor:
+    """Logits that predict each completion token, (samples, tokens, vocabulary)."""
+    name, cache = cache_argument(model), DynamicCache(config=model.config)
+    shared = batch.prefix.numel()
+    if shared:
+        positions = torch.arange(shared, device=batch.prefix.device)[None]
+        model(input_ids=batch.prefix[None], position_ids=positions, use_cache=True, logits_to_keep=1, **{name: cache})
+        _repeat(cache, torch.zeros(len(batch.suffix), dtype=torch.long, device=batch.suffix.device))
+    mask = torch.cat([batch.suffix_mask.new_ones(len(batch.suffix), shared), batch.suffix_mask], dim=1)
+    positions = (mask.cumsum(dim=1) - 1).clamp(min=0)[:, shared:]
+    is_padded = not bool(batch.suffix_mask.all())
+    first: Tensor = model(
+        input_ids=batch.suffix,
+        attention_mask=mask if is_padded else None,
+        position_ids=positions,
+        use_cache=True,
+        logits_to_keep=1,
+        **{name: cache},
+    ).logits
+    first = first.index_select(0, batch.rows)
+    steps = batch.completion.shape[1] - 1
+    if steps == 0:
+        return first
+    _repeat(cache, batch.rows)
+    offsets = torch.arange(1, steps + 1, device=batch.rows.device)
+    row_mask = mask.index_select(0, batch.rows)
+    rest = model(
+        input_ids=batch.completion[:, :-1],
+        attention_mask=torch.cat([row_mask, row_mask.new_ones(len(row_mask), steps)], dim=1) if is_padded else None,
+        position_ids=positions[:, -1].index_select(0, batch.rows)[:, None] + offsets,
+        use_cache=True,
+        **{name: cache},
+    ).logits
+    return torch.cat([first, rest], dim=1)
+
+
+def _plain_logits(model: Any, batch: TokenBatch) -> Tensor:
+    """The same for models whose caches cannot be repeated: every sample whole."""
+    samples, length = batch.completion.shape
+    prefix = batch.prefix[None].expand(samples, -1)
+    ids = torch.cat([prefix, batch.suffix.index_select(0, batch.rows), batch.completion], dim=1)
+    mask = torch.cat(
+        [torch.ones_like(prefix), batch.suffix_mask.index_select(0, batch.rows), torch.ones_like(batch.completion)],
+        dim=1,
+    )
+    # Left padding stands between prefix and suffix; position ids and the mask keep it out of the text.
+    positions = (mask.cumsum(dim=1) - 1).clamp(min=0)
+    output = model(input_ids=ids, attention_mask=mask, position_ids=positions, use_cache=False)
+    logits: Tensor = output.logits[:, -length - 1 : -1]
+    return logits
+
+
+def _repeat(cache: Any, rows: Tensor) -> None:
+    """Select batch rows of a cache, repeats allowed; gradients add up over the repeats."""
+    for layer in cache.layers:
+        layer.keys, layer.values = layer.keys.index_select(0, rows), layer.values.index_select(0, rows)

@@ -1,0 +1,82 @@
+"""Which weights are trained, their content ids, and adapters."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+
+from policy.config import LoraConfig
+
+
+def trained_parameters(model: Any) -> dict[str, torch.nn.Parameter]:
+    """Parameters that training changes, by name, tied ones once: all of them, or the adapters'."""
+    return {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
+
+
+def weights_id(tensors: Mapping[str, torch.Tensor], *, base_id: str = "") -> str:
+    """Content id of weights: names, shapes, types and bytes; for adapters also the base they sit on.
+
+    Args:
+        tensors: the weights by name.
+        base_id: id of the frozen base under adapters; empty for full weights.
+    """
+    digest = hashlib.sha256(base_id.encode())
+    for name in sorted(tensors):
+        tensor = tensors[name].detach().to("cpu").contiguous()
+        digest.update(f"\x1f{name}\x1f{tensor.dtype}\x1f{tuple(tensor.shape)}\x1f".encode())
+        digest.update(tensor.reshape(-1).view(torch.uint8).numpy().data)
+    return f"policy-{digest.hexdigest()[:16]}"
+
+
+def all_weights_id(model: Any) -> str:
+    """Content id of every parameter of an unwrapped model."""
+    return weights_id(dict(model.named_parameters()))
+
+
+def attach_lora(model: Any, config: LoraConfig, *, seed: int) -> Any:
+    """Wrap a model with fresh adapters; at the start they change nothing.
+
+    Args:
+        model: the base; its weights are frozen.
+        config: rank, scale, dropout, targets.
+        seed: of the adapters' random half.
+    """
+    from peft import LoraConfig as PeftLora
+    from peft import get_peft_model
+
+    torch.manual_seed(seed)
+    targets: Any = list(config.targets) or "all-linear"
+    lora = PeftLora(
+        r=config.r,
+        lora_alpha=config.alpha,
+        lora_dropout=config.dropout,
+        target_modules=targets,
+        task_type="CAUSAL_LM",
+        base_model_name_or_path=getattr(model.config, "_name_or_path", None),
+    )
+    return get_peft_model(model, lora)
+
+
+def put_weights(model: Any, tensors: Mapping[str, torch.Tensor]) -> list[str]:
+    """Copy tensors into the parameters of the same names; returns one sentence per mismatch, copying nothing then."""
+    parameters = trained_parameters(model)
+    faults = [f"{name} is missing" for name in sorted(set(parameters) - set(tensors))]
+    faults += [f"{name} is unknown" for name in sorted(set(tensors) - set(parameters))]
+    faults += [
+        f"{name} has shape {tuple(tensors[name].shape)}, the model {tuple(parameters[name].shape)}"
+        for name in sorted(set(tensors) & set(parameters))
+        if tensors[name].shape != parameters[name].shape
+    ]
+    if not faults:
+        with torch.no_grad():
+            for name, parameter in parameters.items():
+                parameter.copy_(tensors[name])
+    return faults
+
+
+def are_finite(tensors: Mapping[str, torch.Tensor]) -> bool:
+    """Whether no weight is NaN or infinite."""
+    return all(bool(torch.isfinite(tensor).all()) for tensor in tensors.values())
