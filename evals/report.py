@@ -39,6 +39,7 @@ __all__ = [
     "to_markdown",
 ]
 
+
 def build_report(source: ReportSource) -> Report:
     """Compute the closing table.
 

@@ -86,9 +86,7 @@ class Database:
             with connection.begin():
                 yield connection
 
-    def insert_once(
-        self, connection: Connection, table: sa.Table, rows: Sequence[Mapping[str, object]]
-    ) -> None:
+    def insert_once(self, connection: Connection, table: sa.Table, rows: Sequence[Mapping[str, object]]) -> None:
         """Insert rows; a row whose unique key is taken is left out."""
         if rows:
             connection.execute(insert_once(self.dialect, table), list(rows))
@@ -147,8 +145,12 @@ def _prepare_sqlite(engine: Engine) -> None:
     def _on_connect(connection: Any, _record: object) -> None:
         connection.isolation_level = None  # the driver must not open transactions by itself
         cursor = connection.cursor()
-        for pragma in (f"busy_timeout={int(BUSY_TIMEOUT_S * 1000)}", "journal_mode=WAL", "synchronous=FULL",
-                       "foreign_keys=ON"):
+        for pragma in (
+            f"busy_timeout={int(BUSY_TIMEOUT_S * 1000)}",
+            "journal_mode=WAL",
+            "synchronous=FULL",
+            "foreign_keys=ON",
+        ):
             cursor.execute(f"PRAGMA {pragma}")
         cursor.close()
 

@@ -88,9 +88,7 @@ class Ledger:
             yield from (_as_entry(*row[1:]) for row in rows)
 
     def _entry(self, connection: sa.Connection, key: str) -> LedgerEntry | None:
-        query = sa.select(*_entry_columns()).where(
-            tables.ledger.c.run_id == self._run_id, tables.ledger.c.key == key
-        )
+        query = sa.select(*_entry_columns()).where(tables.ledger.c.run_id == self._run_id, tables.ledger.c.key == key)
         row = connection.execute(query).first()
         return None if row is None else _as_entry(*row)
 

@@ -75,9 +75,7 @@ class Runs:
             bodies = connection.execute(sa.select(tables.runs.c.body).order_by(tables.runs.c.row_id)).scalars().all()
         return tuple(RunRecord.model_validate(decode(body)) for body in bodies)
 
-    def set_status(
-        self, run_id: str, status: RunStatus, summary: Mapping[str, JsonValue] | None = None
-    ) -> RunRecord:
+    def set_status(self, run_id: str, status: RunStatus, summary: Mapping[str, JsonValue] | None = None) -> RunRecord:
         """Set a run's status, and its summary when one is given.
 
         Raises:

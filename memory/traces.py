@@ -46,9 +46,7 @@ class Traces:
                 added += self._add_batch(connection, run_id, batch, redactor)
         return added
 
-    def _add_batch(
-        self, connection: sa.Connection, run_id: str, batch: Sequence[Trace], redactor: Redactor
-    ) -> int:
+    def _add_batch(self, connection: sa.Connection, run_id: str, batch: Sequence[Trace], redactor: Redactor) -> int:
         rows: dict[str, dict[str, JsonValue]] = {}
         for trace in batch:
             row = _row(run_id, trace, redactor)
