@@ -61,7 +61,7 @@ def run(
 @app.command()
 def resume(
     run: RunId,
-    config: Annotated[Path | None, typer.Option(help="Refuse unless this file resolves to the run's own config.")] = None,
+    config: Annotated[Path | None, typer.Option(help="Refuse unless this file gives the run's own config.")] = None,
     set_: Set = None,
     home: Home = Path(".cohelix"),
     json_: Json = False,
@@ -121,10 +121,9 @@ def eval_(
     json_: Json = False,
 ) -> None:
     """Evaluate one pair of checkpoint and harness on one split."""
-    from graphs.single import PairChoice, evaluate_pair
-
     from cohelix.display import show_evaluation
     from graphs.loading import load_config
+    from graphs.single import PairChoice, evaluate_pair
 
     resolved = load_config(config, set_ or [])
     choice = PairChoice(split=split, checkpoint=checkpoint, harness=harness, replicates=replicates)

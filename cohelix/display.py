@@ -54,8 +54,8 @@ def show_report(view: View) -> None:
         out.print(f"stopped by {view['error']}", markup=False)
     if report:
         out.print(_accuracy_table(report))
-        counts = ", ".join(f"{count} {name}" for name, count in report["decisions"].items() if count) or "none"
-        out.print(f"rounds {report['rounds']}; gate decisions: {counts}; {report['stop_reason']}")
+        counts = ", ".join(f"{count} {name}" for name, count in report["outcomes"].items()) or "none"
+        out.print(f"rounds {report['rounds']}; gate decisions: {counts}; {report['stop_reason']}", markup=False)
     if view["decisions"]:
         out.print(_decision_table(view["decisions"]))
     for name, place in view["artefacts"].items():
@@ -73,13 +73,15 @@ def interval(score: View | None) -> str:
 
 def _accuracy_table(report: View) -> Table:
     table = Table(title="accuracy in %, with 95 % intervals", title_justify="left", box=None, pad_edge=False)
-    for heading in ("pair", "val", "test", "test replicates"):
+    for heading in ("pair", "split", "accuracy", "replicates", "tasks", "unscored"):
         table.add_column(heading)
-    for name in ("base", "final"):
-        test = report[f"{name}_test"]
-        replicates = " ".join(f"{100 * value:.1f}" for value in test["replicates"])
-        spread = f" (sd {100 * test['std']:.1f})" if test.get("std") is not None else ""
-        table.add_row(name, interval(report[f"{name}_val"]), interval(test), replicates + spread)
+    for row in report["scores"]:
+        means = " ".join(f"{100 * value:.1f}" for value in row["replicate_means"])
+        spread = "" if row["replicate_std"] is None else f" (sd {100 * row['replicate_std']:.1f})"
+        cells = (interval(row), means + spread, str(row["tasks"]), str(row["unscored"]))
+        table.add_row(row["label"], row["split"], *cells)
+    for row in report["gains"]:
+        table.add_row("gain", row["split"], interval(row), "", str(row["tasks"]), "")
     return table
 
 

@@ -7,7 +7,7 @@ from typing import NamedTuple
 from harness.errors import BoundaryError, UserError
 
 FOR_THE_USER = ("StoreError", "PolicyLoadError", "CheckpointError")
-"""Classes by name, since importing their packages may load torch: what a person can mend, by a restored file or path."""
+"""Failures that a person can mend, by class name, since importing their packages may load torch."""
 
 
 class Interrupted(Exception):  # noqa: N818 - what happened, not an error

@@ -40,6 +40,8 @@ class VaceConfig(Record):
     """Decoding of every evaluation."""
     seed_demonstrations: int = Field(default=0, ge=0)
     """Worked examples that the teacher writes, and the verifier accepts, for the first harness."""
+    demonstration_style: str = "direct"
+    """How much working the teacher's first examples show; a style of the suite."""
     explore_tasks: int = Field(default=64, ge=1)
     """Train tasks that the explorer attempts each harness-only round to collect diagnostic traces."""
     max_unscored_share: float = Field(default=0.05, ge=0, lt=1)

@@ -14,12 +14,13 @@ import yaml
 from langgraph.checkpoint.sqlite import SqliteSaver
 from pydantic import JsonValue
 
-from graphs.assembly import assemble, run_identity
+from graphs.assembly import SHARED_SCOPE, assemble, check_keys, run_identity, work_ledger
 from graphs.config import RunConfig
 from graphs.events import Listener, ignore
 from graphs.loading import load_config, parse_config
 from graphs.recorder import Recorder
 from graphs.registry import load_build
+from graphs.report import closing_report
 from graphs.state import NOTHING_SPENT
 from harness.errors import UserError
 from harness.records import Record
@@ -55,8 +56,11 @@ def start(
     Raises:
         Conflict: a run with this id exists.
     """
+    check_keys(config)
+    if run_id == SHARED_SCOPE:
+        raise UserError("cannot name a run so", got=repr(run_id), expected="any other name")
+    identity = run_identity(config)
     with Store.open(home) as store:
-        identity = run_identity(config)
         record = store.runs.create(
             RunRecord(
                 run_id=run_id or _fresh_id(label),
@@ -95,6 +99,7 @@ def resume(
     with Store.open(home) as store:
         record = store.runs.get(run_id)
         config = expected or _own_config(store, record, overrides)
+        check_keys(config)
         store.runs.check_identity(run_id, run_identity(config).model_dump(mode="json"))
         return _execute(store, record, config, listener)
 
@@ -124,11 +129,13 @@ def _execute(store: Store, record: RunRecord, config: RunConfig, listener: Liste
         try:
             with assemble(config, store, record.run_id, recorder) as context:
                 state = _drive(store, record.run_id, config, context)
+                result = context.crew.result(str(state["report_key"]))
         except BaseException as error:
             status: RunStatus = "stopped" if isinstance(error, KeyboardInterrupt) else "failed"
             _note_end(store, record.run_id, status, error)
             raise
-        store.runs.set_status(record.run_id, "finished", state)
+        report = closing_report(store, record.run_id, config, work_ledger(config, store, record.run_id), result)
+        store.runs.set_status(record.run_id, "finished", {"state": state, "report": report})
         recorder.tell("run_finished", f"run {record.run_id} finished: {state.get('stop_reason', '')}")
     return RunResult(run_id=record.run_id, status="finished", state=state)
 

@@ -10,12 +10,21 @@ T = TypeVar("T")
 class PairScore(TypedDict):
     """A deployed pair and its val score."""
 
+    pair_id: str
     checkpoint_id: str
     harness_id: str
     val_score: float
     phase: str
     round: int
     """Finished rounds when it was deployed; 0 is the first pair."""
+
+
+class Trial(TypedDict):
+    """A proposal and the gate's word on it, by their ledger keys."""
+
+    round: int
+    proposal_key: str
+    decision_key: str
 
 
 class Spent(TypedDict):
@@ -48,9 +57,15 @@ def add_spent(old: Spent | None, new: Spent | None) -> Spent:
 def merge_pairs(old: list[PairScore] | None, new: list[PairScore] | None) -> list[PairScore]:
     """Append pairs that are not there yet; a pair keeps its first score and place."""
     pairs = list(old or [])
-    known = {(pair["checkpoint_id"], pair["harness_id"]) for pair in pairs}
+    known = {pair["pair_id"] for pair in pairs}
     for pair in new or []:
-        if (pair["checkpoint_id"], pair["harness_id"]) not in known:
+        if pair["pair_id"] not in known:
             pairs.append(pair)
-            known.add((pair["checkpoint_id"], pair["harness_id"]))
+            known.add(pair["pair_id"])
     return pairs
+
+
+def merge_trials(old: list[Trial] | None, new: list[Trial] | None) -> list[Trial]:
+    """Append; the same trial twice is kept once."""
+    trials = list(old or [])
+    return trials + [trial for trial in new or [] if trial not in trials]

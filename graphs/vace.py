@@ -36,9 +36,9 @@ from langgraph.graph import END, START, StateGraph
 from langgraph.runtime import Runtime
 
 from graphs.config import RunConfig, VaceConfig
-from graphs.crew import Crew
+from graphs.crew import Committed, Crew
 from graphs.recorder import Recorder, recorded
-from graphs.state import PairScore, Spent, add_spent, latest, merge_pairs
+from graphs.state import PairScore, Spent, Trial, add_spent, latest, merge_pairs, merge_trials
 
 Phase = Literal["alternate", "harness", "weights"]
 Config = VaceConfig
@@ -59,12 +59,18 @@ class State(TypedDict, total=False):
     """Ledger key of the round's traces: the RL block's own, or the explorer's."""
     findings_key: Annotated[str, latest]
     """Ledger key of the diagnoser's findings."""
+    proposal_key: Annotated[str, latest]
+    """Ledger key of the round's proposal."""
     candidate_id: Annotated[str, latest]
     """The proposed harness; empty when the round has none."""
     decision_key: Annotated[str, latest]
     """Ledger key of the gate's decision."""
     decision: Annotated[str, latest]
     """The gate's word of the last round."""
+    trials: Annotated[list[Trial], merge_trials]
+    """Every proposal with the gate's word on it, in order; the next proposal reads them."""
+    pair_id: Annotated[str, latest]
+    """The pair in force."""
     pairs: Annotated[list[PairScore], merge_pairs]
     """Every pair that was deployed, with its val score, in order."""
     spent: Annotated[Spent, add_spent]
@@ -94,24 +100,23 @@ class Context:
 
 
 def seed(state: State, runtime: Runtime[Context]) -> State:
-    """Take the suite's seed harness, add the teacher's verified demonstrations, store the first pair."""
+    """Take the suite's seed harness, add the teacher's verified demonstrations, name the first weights."""
     crew, strategy = runtime.context.crew, runtime.context.strategy
     harness_id = crew.write_demonstrations(strategy.seed_demonstrations)
-    phase: Phase = {"harness-only": "harness", "sia": "harness", "rl-only": "weights"}.get(  # type: ignore[assignment]
-        strategy.condition, "alternate"
-    )
+    phases: dict[str, Phase] = {"harness-only": "harness", "sia": "harness", "rl-only": "weights"}
+    phase = phases.get(strategy.condition, "alternate")
     return {"phase": phase, "round": 0, "policy_id": crew.base_checkpoint(), "harness_id": harness_id}
 
 
 def baseline(state: State, runtime: Runtime[Context]) -> State:
-    """Measure the first pair on val."""
-    score = runtime.context.crew.score_val(state["policy_id"], state["harness_id"])
-    return {"pairs": [_pair(state, state["policy_id"], state["harness_id"], score)]}
+    """Measure the first pair on val and put it into force."""
+    first = runtime.context.crew.deploy(state["policy_id"], state["harness_id"])
+    return {"pair_id": first.pair_id, "pairs": [_pair(state, first, round_number=0)]}
 
 
 def train(state: State, runtime: Runtime[Context]) -> State:
     """Run one RL block under the incumbent harness; its rollouts are the round's evidence."""
-    block = runtime.context.crew.train(state["policy_id"], state["harness_id"], round_number=state["round"])
+    block = runtime.context.crew.train(state["policy_id"], state["harness_id"])
     return {"policy_id": block.checkpoint_id, "evidence_key": block.evidence_key}
 
 
@@ -127,39 +132,48 @@ def diagnose(state: State, runtime: Runtime[Context]) -> State:
 
 
 def propose(state: State, runtime: Runtime[Context]) -> State:
-    """Turn findings into one complete candidate; its new demonstrations are the teacher's."""
-    candidate_id = runtime.context.crew.propose(
-        state["harness_id"], state["findings_key"], round_number=state["round"]
+    """Turn findings into one complete candidate; rewritten demonstrations are the teacher's."""
+    proposed = runtime.context.crew.propose(
+        state["harness_id"], state["findings_key"], state.get("trials", []), round_number=state["round"]
     )
-    return {"candidate_id": candidate_id}
+    return {"proposal_key": proposed.key, "candidate_id": proposed.candidate_id}
 
 
 def gate(state: State, runtime: Runtime[Context]) -> State:
     """Check the candidate, measure it and the incumbent at the new weights, and decide."""
-    crew, is_gated = runtime.context.crew, runtime.context.strategy.condition != "whale"
-    judged = crew.judge(state["policy_id"], state["harness_id"], state.get("candidate_id", ""), is_gated=is_gated)
+    judged = runtime.context.crew.judge(state["policy_id"], state["harness_id"], state.get("candidate_id", ""))
     return {"decision_key": judged.key, "decision": judged.outcome}
 
 
 def commit(state: State, runtime: Runtime[Context]) -> State:
     """Store harness, pair and decision in one transaction; the weights are always kept."""
-    committed = runtime.context.crew.commit(
-        state["policy_id"], state["decision_key"], round_number=state["round"], phase=state["phase"]
+    crew, round_number = runtime.context.crew, state["round"]
+    committed = crew.commit(
+        state["policy_id"], state["pair_id"], state["decision_key"], round_number=round_number
     )
-    finished = state["round"] + 1
-    return {
+    update: State = {
         "harness_id": committed.harness_id,
-        "pairs": [_pair(state, state["policy_id"], committed.harness_id, committed.score, finished)],
-        "candidate_id": "",
-        "round": finished,
-        "stop_reason": runtime.context.crew.exhausted(state.get("spent")),
+        "pair_id": committed.pair_id,
+        "pairs": [_pair(state, committed, round_number=round_number + 1)],
+        "round": round_number + 1,
+        "stop_reason": crew.exhausted(state.get("spent")),
     }
+    if proposal_key := state.get("proposal_key"):
+        trial: Trial = {"round": round_number, "proposal_key": proposal_key, "decision_key": state["decision_key"]}
+        update |= {"trials": [trial], "proposal_key": "", "candidate_id": ""}
+    return update
 
 
 def adopt(state: State, runtime: Runtime[Context]) -> State:
     """Between the two phases of sia: go on with the best harness found, and start training."""
     best = state["pairs"][runtime.context.crew.select(state["pairs"])]
-    return {"phase": "weights", "round": 0, "policy_id": best["checkpoint_id"], "harness_id": best["harness_id"]}
+    return {
+        "phase": "weights",
+        "round": 0,
+        "policy_id": best["checkpoint_id"],
+        "harness_id": best["harness_id"],
+        "pair_id": best["pair_id"],
+    }
 
 
 def select(state: State, runtime: Runtime[Context]) -> State:
@@ -173,7 +187,12 @@ def select(state: State, runtime: Runtime[Context]) -> State:
 def report(state: State, runtime: Runtime[Context]) -> State:
     """Read test: replicates of the selected pair, and of the first pair for comparison."""
     first, final = state["pairs"][0], state["pairs"][state["selected"]]
-    return {"report_key": runtime.context.crew.report(first, final, pairs=state["pairs"])}
+    facts = {
+        "condition": runtime.context.strategy.condition,
+        "rounds": state["round"],
+        "stop_reason": state["stop_reason"],
+    }
+    return {"report_key": runtime.context.crew.report(first, final, facts=facts)}
 
 
 def after_baseline(state: State, runtime: Runtime[Context]) -> Literal["train", "explore", "select"]:
@@ -202,11 +221,12 @@ def _work(state: State) -> Literal["train", "explore"]:
     return "explore" if state["phase"] == "harness" else "train"
 
 
-def _pair(state: State, checkpoint_id: str, harness_id: str, score: float, round_number: int = 0) -> PairScore:
+def _pair(state: State, deployed: Committed, *, round_number: int) -> PairScore:
     return {
-        "checkpoint_id": checkpoint_id,
-        "harness_id": harness_id,
-        "val_score": score,
+        "pair_id": deployed.pair_id,
+        "checkpoint_id": state["policy_id"],
+        "harness_id": deployed.harness_id,
+        "val_score": deployed.score,
         "phase": state["phase"],
         "round": round_number,
     }

@@ -67,7 +67,11 @@ def report_run(home: Path, run_id: str) -> View:
             "pairs": [
                 {**pair.model_dump(mode="json"), "pair_id": pair.pair_id} for pair in store.lineage.pairs(run_id)
             ],
-            "artefacts": _artefacts(store, run_id),
+            "artefacts": {
+                "run": str(store.runs.folder(run_id)),
+                "checkpoints": str(store.home / "checkpoints"),
+                "store": str(store.home / DATABASE_NAME),
+            },
             "next": [
                 f"cohelix trace {run_id} --home {home}",
                 f"cohelix harness log --run {run_id} --home {home}",
@@ -127,7 +131,9 @@ def _run_line(store: Store, record: RunRecord) -> View:
         "updated_at": record.updated_at,
     }
     if isinstance(report, dict):
-        line |= {name: report.get(name) for name in ("base_test", "final_test", "rounds")}
+        scores: Any = report["scores"]
+        line |= {f"{row['label']}_test": row for row in scores if row["split"] == "test"}
+        line["rounds"] = report["rounds"]
     return line
 
 
@@ -161,12 +167,3 @@ def _diff(store: Store, before_id: str, after_id: str) -> HarnessDiff:
 
 def _diff_view(diff: HarnessDiff) -> View:
     return {**diff.model_dump(mode="json"), "text": format_diff(diff)}
-
-
-def _artefacts(store: Store, run_id: str) -> dict[str, JsonValue]:
-    return {
-        "home": str(store.home),
-        "run": str(store.runs.folder(run_id)),
-        "checkpoints": str(store.home / "checkpoints"),
-        "store": str(store.home / DATABASE_NAME),
-    }

@@ -93,6 +93,15 @@ class Work:
             made = made.model_copy(update={"model_calls": [*made.model_calls, *self.recorder.model_calls]})
             found = self.ledger.record(key, kind=f"{role}.{method}", result=made.model_dump(mode="json"))
         produced = Produced.model_validate(found)
+        if not produced.saw:
+            produced = produced.model_copy(update={"saw": dict(inputs)})
+        self.note(role, method, key, produced, is_reused=is_reused, seconds=time.monotonic() - started)
+        return Done(key, produced.result)
+
+    def note(
+        self, role: str, method: str, key: str, produced: Produced, *, is_reused: bool = False, seconds: float = 0.0
+    ) -> None:
+        """Add a call to the step record."""
         self.recorder.step.calls.append(
             RoleCall(
                 role=role,
@@ -100,17 +109,16 @@ class Work:
                 backend=produced.backend,
                 work_key=key,
                 is_reused=is_reused,
-                reads=produced.saw or dict(inputs),
+                reads=produced.saw,
                 wrote=produced.wrote,
                 said=produced.said,
                 refusals=produced.refusals,
                 model_calls=produced.model_calls,
                 usage=produced.usage,
                 evaluations=produced.evaluations,
-                seconds=time.monotonic() - started,
+                seconds=seconds,
             )
         )
-        return Done(key, produced.result)
 
     def result(self, key: str) -> Any:
         """The result recorded under ``key``.

@@ -1,9 +1,12 @@
 from graphs.seeds import derive_seed
-from graphs.state import add_spent, latest, merge_pairs
+from graphs.state import add_spent, latest, merge_pairs, merge_trials
 
 
 def _pair(checkpoint: str, harness: str, score: float) -> dict:
-    return {"checkpoint_id": checkpoint, "harness_id": harness, "val_score": score, "phase": "alternate", "round": 0}
+    return {
+        "pair_id": f"{checkpoint}/{harness}", "checkpoint_id": checkpoint, "harness_id": harness,
+        "val_score": score, "phase": "alternate", "round": 0,
+    }  # fmt: skip
 
 
 def test_merging_pairs_keeps_the_first_score_and_place_of_a_repeated_pair():
@@ -30,3 +33,9 @@ def test_seeds_differ_by_root_and_by_every_name():
     assert len(seeds) == 4
     assert derive_seed(7, "rl", 0) == derive_seed(7, "rl", 0)
     assert all(0 <= seed < 2**31 for seed in seeds)
+
+
+def test_a_trial_merged_twice_is_kept_once():
+    trial = {"round": 0, "proposal_key": "p", "decision_key": "d"}
+    other = {"round": 1, "proposal_key": "q", "decision_key": "e"}
+    assert merge_trials([trial], [trial, other]) == [trial, other]

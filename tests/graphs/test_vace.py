@@ -18,8 +18,11 @@ class ScriptedCrew:
 
     scores: dict[tuple[str, str], float]
     is_limit_reached: bool = False
+    is_legal_enough: bool = False
     called: list[str] = field(default_factory=list)
-    judged: dict[str, tuple[str, str, float]] = field(default_factory=dict)
+    judged: dict[str, str] = field(default_factory=dict)
+    parents: list[str] = field(default_factory=list)
+    histories: list[list[str]] = field(default_factory=list)
     reported: list[tuple[str, str]] = field(default_factory=list)
 
     def write_demonstrations(self, count):
@@ -28,12 +31,17 @@ class ScriptedCrew:
     def base_checkpoint(self):
         return "c0"
 
-    def score_val(self, checkpoint_id, harness_id):
-        return self.scores[checkpoint_id, harness_id]
+    def deploy(self, checkpoint_id, harness_id):
+        return self._committed(checkpoint_id, harness_id)
 
-    def train(self, checkpoint_id, harness_id, *, round_number):
+    def _committed(self, checkpoint_id, harness_id):
+        score = self.scores[checkpoint_id, harness_id]
+        return SimpleNamespace(pair_id=f"{checkpoint_id}/{harness_id}", harness_id=harness_id, score=score)
+
+    def train(self, checkpoint_id, harness_id):
+        block = sum(call.startswith("train") for call in self.called)
         self.called.append(f"train {checkpoint_id} {harness_id}")
-        return SimpleNamespace(checkpoint_id=f"c{int(checkpoint_id[1:]) + 1}", evidence_key=f"block-{round_number}")
+        return SimpleNamespace(checkpoint_id=f"c{int(checkpoint_id[1:]) + 1}", evidence_key=f"block-{block}")
 
     def explore(self, checkpoint_id, harness_id, *, round_number):
         self.called.append(f"explore {checkpoint_id} {harness_id}")
@@ -43,26 +51,26 @@ class ScriptedCrew:
         self.called.append(f"diagnose {evidence_key}")
         return f"findings-of-{evidence_key}"
 
-    def propose(self, harness_id, findings_key, *, round_number):
-        return f"{harness_id}+{round_number}"
+    def propose(self, harness_id, findings_key, trials, *, round_number):
+        self.histories.append([trial["proposal_key"] for trial in trials])
+        return SimpleNamespace(key=f"proposal-{round_number}", candidate_id=f"{harness_id}+{round_number}")
 
-    def judge(self, checkpoint_id, harness_id, candidate_id, *, is_gated):
+    def judge(self, checkpoint_id, harness_id, candidate_id):
         key = f"decision-{len(self.judged)}"
         if not candidate_id:
             outcome = "none"
-        elif not is_gated:
+        elif self.is_legal_enough:
             outcome = "accept"
         else:
             better = self.scores[checkpoint_id, candidate_id] > self.scores[checkpoint_id, harness_id]
             outcome = "accept" if better else "reject"
-        kept = candidate_id if outcome == "accept" else harness_id
-        self.judged[key] = (outcome, kept, self.scores[checkpoint_id, kept])
+        self.judged[key] = candidate_id if outcome == "accept" else harness_id
         self.called.append(f"gate {checkpoint_id} {harness_id} vs {candidate_id or '-'}: {outcome}")
         return SimpleNamespace(key=key, outcome=outcome)
 
-    def commit(self, checkpoint_id, decision_key, *, round_number, phase):
-        _, harness_id, score = self.judged[decision_key]
-        return SimpleNamespace(harness_id=harness_id, score=score)
+    def commit(self, checkpoint_id, parent_id, decision_key, *, round_number):
+        self.parents.append(parent_id)
+        return self._committed(checkpoint_id, self.judged[decision_key])
 
     def exhausted(self, spent):
         return "budget.max_tokens reached" if self.is_limit_reached else ""
@@ -70,7 +78,7 @@ class ScriptedCrew:
     def select(self, pairs):
         return max(range(len(pairs)), key=lambda index: pairs[index]["val_score"])
 
-    def report(self, first, final, *, pairs):
+    def report(self, first, final, *, facts):
         self.reported = [(pair["checkpoint_id"], pair["harness_id"]) for pair in (first, final)]
         return "report-1"
 
@@ -79,7 +87,7 @@ def _run(tmp_path, condition, scores, *, rounds=2, is_limit_reached=False):
     config = RunConfig.model_validate(
         {"suite": {"type": "metro"}, "strategy": {"type": "vace", "condition": condition, "rounds": rounds}}
     )
-    crew = ScriptedCrew(scores, is_limit_reached)
+    crew = ScriptedCrew(scores, is_limit_reached, is_legal_enough=condition == "whale")
     with Store.open(tmp_path) as store:
         context = Context(config=config, crew=crew, recorder=Recorder(store.steps, "run", ignore))
         state = build(config).compile().invoke({}, {"recursion_limit": 200}, context=context)
@@ -107,9 +115,11 @@ def test_vace_trains_then_gates_at_the_new_weights_and_keeps_weights_when_it_rej
     assert pairs == [("c0", "h0", 0.3), ("c1", "h0+0", 0.5), ("c2", "h0+0", 0.6)]
     assert crew.reported == [("c0", "h0"), ("c2", "h0+0")]
     assert state["stop_reason"] == "all rounds finished"
+    assert crew.parents == ["c0/h0", "c1/h0+0"]  # each pair comes from the pair that was in force
+    assert crew.histories == [[], ["proposal-0"]]  # the second proposal knows the first one
 
 
-def test_whale_commits_a_candidate_that_the_gate_would_reject(tmp_path):
+def test_whale_goes_on_with_whatever_harness_was_committed(tmp_path):
     crew, state, _ = _run(tmp_path, "whale", {**VACE_SCORES, ("c1", "h0+0"): 0.1})
     assert [pair["harness_id"] for pair in state["pairs"]] == ["h0", "h0+0", "h0+0+1"]
     assert "gate c1 h0 vs h0+0: accept" in crew.called
@@ -140,6 +150,7 @@ def test_harness_only_never_changes_the_weights(tmp_path):
         "diagnose explored-1",
         "gate c0 h0 vs h0+1: accept",
     ]
+    assert crew.parents == ["c0/h0", "c0/h0"]
     # the rejected round deploys the first pair again; it is listed once
     assert [pair["harness_id"] for pair in state["pairs"]] == ["h0", "h0+1"]
     assert state["policy_id"] == "c0"
@@ -155,6 +166,7 @@ def test_sia_finds_a_harness_first_and_then_trains_under_the_best_one(tmp_path):
         "train c0 h0+0", "gate c1 h0+0 vs -: none", "train c1 h0+0", "gate c2 h0+0 vs -: none",
     ]  # fmt: skip
     assert [step.node for step in steps].count("adopt") == 1
+    assert crew.parents[-2:] == ["c0/h0+0", "c1/h0+0"]
     assert crew.reported == [("c0", "h0"), ("c2", "h0+0")]
 
 

@@ -1,0 +1,133 @@
+"""Put engines, models, stores and roles into each other: the only place where all of them meet."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from agents.diagnoser import Diagnoser
+from agents.explorer import Explorer
+from agents.gate import Gate, GateConfig
+from agents.llm.accounting import RUN, Accounts
+from agents.llm.call import ModelServices
+from agents.llm.config import RoleName, SpendLimit
+from agents.llm.provider import find_key
+from agents.proposer import Proposer
+from agents.selector import Selector
+from agents.teacher import Teacher
+from evals.suites.base import Suite
+from evals.suites.registry import build_suite
+from graphs.config import RunConfig
+from graphs.crew import Crew, Desk, Roles
+from graphs.identity import RunIdentity, code_version
+from graphs.lab import Lab, base_fingerprint
+from graphs.recorder import Recorder
+from graphs.scout import Scout
+from graphs.work import Work
+from harness.audit import AuditRules
+from memory.ledger import Ledger
+from memory.store import Store
+
+if TYPE_CHECKING:
+    from agents.ask import RoleModel
+    from graphs.vace import Context
+
+SHARED_SCOPE = "shared"
+"""Ledger scope of runs that reuse each other's identical work; no run may take this name."""
+MODEL_ROLES: tuple[RoleName, ...] = ("teacher", "diagnoser", "proposer", "selector")
+
+
+def run_identity(config: RunConfig) -> RunIdentity:
+    """What a resume must match; reads the suite and the base weights' bytes."""
+    return RunIdentity(
+        config=config.model_dump(mode="json"),
+        suite_fingerprint=build_suite(config.suite).fingerprint,
+        policy_fingerprint=base_fingerprint(config.policy),
+        code_version=code_version(),
+    )
+
+
+def check_keys(config: RunConfig) -> None:
+    """Refuse now what would fail at the first model call.
+
+    Raises:
+        UserError: an environment variable that holds a model's key is not set.
+    """
+    for role in MODEL_ROLES:
+        model = config.roles.of(role)
+        if not model.is_rules:
+            find_key(model)
+
+
+@contextmanager
+def assemble(config: RunConfig, store: Store, run_id: str, recorder: Recorder) -> Iterator[Context]:
+    """The context of a run, for as long as the block lasts."""
+    from graphs.vace import Context
+
+    suite = build_suite(config.suite)
+    work = Work(work_ledger(config, store, run_id), recorder)
+    lab = Lab(config, store, run_id, suite, work)
+    roles = _roles(config, store, run_id, suite, work, audit_rules(config, suite))
+    scout = Scout(config, suite, roles.explorer, lab, work)
+    crew = Crew(config, run_id, store, suite, Desk(roles=roles, lab=lab, scout=scout, work=work))
+    try:
+        yield Context(config=config, crew=crew, recorder=recorder)
+    finally:
+        crew.close()
+
+
+def work_ledger(config: RunConfig, store: Store, run_id: str) -> Ledger:
+    """The ledger of a run's work: its own, or the home's shared one."""
+    return store.ledger(SHARED_SCOPE if config.strategy.share_work else run_id)
+
+
+def audit_rules(config: RunConfig, suite: Suite) -> AuditRules:
+    """Demonstrations show train tasks alone; no instruction holds a val or test answer of this run."""
+    hidden = [task for split in ("val", "test") for task in suite.tasks(split=split)]
+    return AuditRules(
+        demonstration_task_ids=frozenset(task.task_id for task in suite.tasks(split="train")),
+        protected_texts=tuple(sorted({text for task in hidden for text in _texts(task.gold)})),
+    )
+
+
+def _texts(gold: object) -> list[str]:
+    items = gold if isinstance(gold, list) else [gold]
+    return [item for item in items if isinstance(item, str)]
+
+
+def _roles(config: RunConfig, store: Store, run_id: str, suite: Suite, work: Work, rules: AuditRules) -> Roles:
+    strategy = config.strategy
+    models = _models(config, store, run_id, work.recorder)
+    teacher = Teacher(suite, model=models.get("teacher"))
+    return Roles(
+        explorer=Explorer(ledger=work.ledger, sink=lambda traces: store.traces.add(run_id, traces)),
+        teacher=teacher,
+        diagnoser=Diagnoser(model=models.get("diagnoser")),
+        proposer=Proposer(suite, teacher, model=models.get("proposer"), rules=rules),
+        gate=Gate(
+            GateConfig(
+                rule="legal" if strategy.condition == "whale" else "strictly_better",
+                max_unscored_share=strategy.max_unscored_share,
+                audit=rules,
+            )
+        ),
+        selector=Selector(model=models.get("selector")),
+    )
+
+
+def _models(config: RunConfig, store: Store, run_id: str, recorder: Recorder) -> dict[RoleName, RoleModel]:
+    """One client per role that has a language model; without any, no client library is imported."""
+    named = [role for role in MODEL_ROLES if not config.roles.of(role).is_rules]
+    if not named:
+        return {}
+    from agents.llm.client import LiteLlmChat
+
+    ledger = store.ledger(run_id)  # replies and money are a run's own, also where other work is shared
+    accounts = Accounts(ledger, {RUN: SpendLimit(max_cost_usd=config.budget.max_cost_usd)})
+    services = ModelServices(
+        ledger,
+        sink=lambda record: recorder.model_calls.append(record.model_dump(mode="json")),
+        accounts=accounts,
+    )
+    return {role: LiteLlmChat(config=config.roles.of(role), role=role, services=services) for role in named}
