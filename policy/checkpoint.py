@@ -140,8 +140,8 @@ def read_manifest(path: Path) -> Manifest:
     return manifest
 
 
-def load_checkpoint(path: Path) -> Checkpoint:
-    """Load a checkpoint after comparing every file with its recorded hash.
+def verify_checkpoint(path: Path) -> Manifest:
+    """Compare every file of a checkpoint with its recorded hash.
 
     Raises:
         CheckpointError: a file is missing, torn, altered or unexpected; the message names it.
@@ -151,6 +151,12 @@ def load_checkpoint(path: Path) -> Checkpoint:
     if faults:
         named = ", ".join(f"{fault.name} is {fault.kind}" for fault in faults)
         raise CheckpointError(f"{path} is not whole: {named}; resume from an earlier one")
+    return manifest
+
+
+def load_checkpoint(path: Path) -> Checkpoint:
+    """Load a checkpoint that is whole; see :func:`verify_checkpoint`."""
+    manifest = verify_checkpoint(path)
     return Checkpoint(
         kind=manifest.kind,
         base_id=manifest.base_id,

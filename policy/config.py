@@ -50,7 +50,8 @@ class HfPolicyConfig(Record):
     """Rows decoded at once by the engine; part of the run's identity, as batching moves last bits."""
 
 
-PolicyConfig = Annotated[PocketPolicyConfig | HfPolicyConfig, Field(discriminator="type")]
+AnyPolicyConfig = PocketPolicyConfig | HfPolicyConfig
+PolicyConfig = Annotated[AnyPolicyConfig, Field(discriminator="type")]
 
 
 class DynamicSampling(Record):

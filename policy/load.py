@@ -12,7 +12,7 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 from transformers.utils import logging
 
-from policy.config import HfPolicyConfig, PocketPolicyConfig
+from policy.config import AnyPolicyConfig
 from policy.errors import PolicyLoadError
 
 
@@ -28,7 +28,7 @@ def pocket_folder() -> Path:
     return Path(str(files("policy.pocket") / "weights"))
 
 
-def policy_source(config: PocketPolicyConfig | HfPolicyConfig) -> str:
+def policy_source(config: AnyPolicyConfig) -> str:
     """Directory or hub id that a configuration names."""
     return str(pocket_folder()) if config.type == "pocket" else config.model
 

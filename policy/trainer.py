@@ -10,68 +10,31 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from pydantic import JsonValue
 
-from evals.suites.base import Suite
-from harness.model import Harness
 from harness.protocols import WorkLedger
-from harness.records import Generation, Record, Scored, Task, Trace, Unscored, content_id
 from memory.files import discard_abandoned
-from policy.checkpoint import Progress, SavedCheckpoint, load_checkpoint, read_manifest
-from policy.config import RlConfig
+from policy.block import (
+    BlockRecord,
+    BlockRequest,
+    BlockResult,
+    block_identity,
+    block_key,
+    check_request,
+    progress_key,
+    suite_score,
+)
+from policy.checkpoint import Progress, read_manifest, verify_checkpoint
+from policy.config import AnyPolicyConfig, RlConfig
 from policy.engine import TransformersEngine
 from policy.errors import CheckpointError, NoSignal, TrainingError
 from policy.grpo import HarnessGrpoTrainer, Hooks
 from policy.likelihood import completion_likelihood
 from policy.mini_batch import MicroBatch
-from policy.rollout import Collector, Score
+from policy.rollout import Collector
 from policy.rollout_record import RolloutBatch
 from policy.step_metric import StepMetrics
 from policy.task_stream import TaskStream
-from policy.training_state import AnyPolicyConfig, TrainingState, open_engine, open_state, reference_model
-
-
-@dataclass(frozen=True)
-class BlockRequest:
-    """What to train."""
-
-    parent: Path | None
-    """Checkpoint folder to go on from; None starts from the base policy."""
-    harness: Harness
-    suite: Suite
-    tasks: tuple[Task, ...]
-    """Train tasks to draw from."""
-    rollout_steps: int
-    first_step: int
-    """Absolute number of the block's first rollout step; the parent must have trained exactly that many."""
-    seed: int
-    config: RlConfig
-
-
-@dataclass(frozen=True)
-class BlockResult:
-    """What came out."""
-
-    checkpoint: Path
-    checkpoint_id: str
-    policy_id: str
-    base_id: str
-    progress: Progress
-    traces: tuple[Trace, ...]
-    """Every attempt of the block, dropped groups included, in the order they were made."""
-    steps: tuple[StepMetrics, ...]
-    stop: str = ""
-    """Why the block ended before its last step; empty when it did not. The weights are those of the last step."""
-
-
-class _BlockRecord(Record):
-    """A block, or its first steps, as the ledger keeps it."""
-
-    checkpoint_id: str
-    rollouts: tuple[str, ...]
-    """Ledger keys of the rollout batches, in order."""
-    steps: tuple[StepMetrics, ...]
-    stop: str = ""
+from policy.training_state import TrainingState, open_engine, open_state, reference_model
 
 
 @dataclass
@@ -86,8 +49,6 @@ class _Run:
     progress: Callable[[StepMetrics], None] | None
     rollouts: list[str] = field(default_factory=list)
     steps: list[StepMetrics] = field(default_factory=list)
-    saved: SavedCheckpoint | None = None
-    """Last checkpoint of this block."""
 
 
 class GrpoBlockTrainer:
@@ -95,20 +56,20 @@ class GrpoBlockTrainer:
 
     Args:
         policy: base model and, perhaps, adapters.
-        home: checkpoints go to ``home/checkpoints/<checkpoint id>``.
+        home: checkpoints go to ``home/checkpoints/<checkpoint id>``; those inside a block that is still
+            running to ``home/blocks/<block key>``, which goes when the block ends.
     """
 
     def __init__(self, policy: AnyPolicyConfig, home: Path) -> None:
         self.policy = policy
         self.checkpoints = home / "checkpoints"
+        self._blocks = home / "blocks"
 
     def train(
         self,
         request: BlockRequest,
         ledger: WorkLedger,
         progress: Callable[[StepMetrics], None] | None = None,
-        *,
-        score: Score | None = None,
     ) -> BlockResult:
         """Train a block, or finish or return one that was begun before.
 
@@ -116,7 +77,6 @@ class GrpoBlockTrainer:
             request: parent, harness, tasks, steps, seed and settings; together they are the block's key.
             ledger: keeps rollout batches, the block's progress and its result.
             progress: called after every rollout step made in this call.
-            score: outcome reward of one attempt; None asks the suite's verifier.
 
         Returns:
             The new checkpoint, all traces and metrics. Equal requests give bit-identical weights on CPU,
@@ -128,15 +88,15 @@ class GrpoBlockTrainer:
             CheckpointError: the parent is torn or belongs to another policy.
         """
         torch.set_num_threads(request.config.threads)
-        _check(request)
-        key = self._key(request)
+        check_request(request)
+        key = block_key(self.policy, request)
         finished = ledger.find(key)
         if finished is not None:
-            record = _BlockRecord.model_validate(finished)
-            if self._is_whole(record.checkpoint_id):
+            record = BlockRecord.model_validate(finished)
+            if _is_whole(self.checkpoints / record.checkpoint_id):
                 return self._result(record, ledger)
         discard_abandoned(self.checkpoints)
-        run = self._open(request, key, ledger, progress, score)
+        run = self._open(request, key, ledger, progress)
         stop = self._train(run)
         return self._result(self._close(run, stop), ledger)
 
@@ -146,10 +106,9 @@ class GrpoBlockTrainer:
         key: str,
         ledger: WorkLedger,
         progress: Callable[[StepMetrics], None] | None,
-        score: Score | None,
     ) -> _Run:
         begun = self._begun(request, key, ledger)
-        parent = self.checkpoints / begun.checkpoint_id if begun else request.parent
+        parent = self._blocks / key / begun.checkpoint_id if begun else request.parent
         state = open_state(self.policy, request.config, parent, seed=request.seed)
         done = len(begun.steps) if begun else 0
         if state.progress.rollout_steps != request.first_step + done:
@@ -163,15 +122,14 @@ class GrpoBlockTrainer:
             harness=request.harness,
             stream=TaskStream(request.tasks, request.seed),
             config=request.config,
-            score=score or suite_score(request.suite),
+            score=suite_score(request.suite),
             seed=request.seed,
             rows_at_once=self.policy.batch_size,
-            identity=self._identity(request),
+            identity=block_identity(self.policy, request),
         )
         run = _Run(request, key, ledger, state, collector, progress)
         if begun:
             run.rollouts, run.steps = list(begun.rollouts), list(begun.steps)
-            run.saved = SavedCheckpoint(parent, read_manifest(parent)) if parent else None
         return run
 
     def _train(self, run: _Run) -> str:
@@ -231,45 +189,34 @@ class GrpoBlockTrainer:
 
     def _keep_progress(self, run: _Run) -> None:
         """Write an in-block checkpoint, note it, and only then remove the one before."""
-        before, run.saved = run.saved, run.state.save(self.checkpoints, run.state.progress)
-        record = _BlockRecord(
-            checkpoint_id=run.saved.checkpoint_id, rollouts=tuple(run.rollouts), steps=tuple(run.steps)
-        )
-        key = _progress_key(run.key, len(run.steps))
+        saved = run.state.save(self._blocks / run.key, run.state.progress)
+        record = BlockRecord(checkpoint_id=saved.checkpoint_id, rollouts=tuple(run.rollouts), steps=tuple(run.steps))
+        key = progress_key(run.key, len(run.steps))
         run.ledger.record(key, kind="block_progress", result=record.model_dump(mode="json"))
-        self._drop(before, run.saved)
+        for other in (self._blocks / run.key).iterdir():
+            if other != saved.path:
+                shutil.rmtree(other, ignore_errors=True)
 
-    def _close(self, run: _Run, stop: str) -> _BlockRecord:
+    def _close(self, run: _Run, stop: str) -> BlockRecord:
         saved = run.state.save(self.checkpoints, run.state.progress)
-        record = _BlockRecord(
+        record = BlockRecord(
             checkpoint_id=saved.checkpoint_id, rollouts=tuple(run.rollouts), steps=tuple(run.steps), stop=stop
         )
         kept = run.ledger.record(run.key, kind="training_block", result=record.model_dump(mode="json"))
-        self._drop(run.saved, saved)
-        return _BlockRecord.model_validate(kept)
+        shutil.rmtree(self._blocks / run.key, ignore_errors=True)
+        return BlockRecord.model_validate(kept)
 
-    def _drop(self, before: SavedCheckpoint | None, after: SavedCheckpoint) -> None:
-        if before is not None and before.checkpoint_id != after.checkpoint_id:
-            shutil.rmtree(before.path, ignore_errors=True)
-
-    def _begun(self, request: BlockRequest, key: str, ledger: WorkLedger) -> _BlockRecord | None:
+    def _begun(self, request: BlockRequest, key: str, ledger: WorkLedger) -> BlockRecord | None:
         """The furthest in-block checkpoint that is still whole."""
         for steps in range(request.rollout_steps - 1, 0, -1):
-            found = ledger.find(_progress_key(key, steps))
+            found = ledger.find(progress_key(key, steps))
             if found is not None:
-                record = _BlockRecord.model_validate(found)
-                if self._is_whole(record.checkpoint_id):
+                record = BlockRecord.model_validate(found)
+                if _is_whole(self._blocks / key / record.checkpoint_id):
                     return record
         return None
 
-    def _is_whole(self, checkpoint_id: str) -> bool:
-        try:
-            load_checkpoint(self.checkpoints / checkpoint_id)
-        except CheckpointError:
-            return False
-        return True
-
-    def _result(self, record: _BlockRecord, ledger: WorkLedger) -> BlockResult:
+    def _result(self, record: BlockRecord, ledger: WorkLedger) -> BlockResult:
         path = self.checkpoints / record.checkpoint_id
         manifest = read_manifest(path)
         batches = [RolloutBatch.model_validate(ledger.find(key)) for key in record.rollouts]
@@ -284,60 +231,13 @@ class GrpoBlockTrainer:
             stop=record.stop,
         )
 
-    def _identity(self, request: BlockRequest) -> dict[str, JsonValue]:
-        pool: list[JsonValue] = [task.task_id for task in request.tasks]
-        return {
-            "suite": request.suite.fingerprint,
-            "pool": content_id(pool, prefix="pool"),
-            "policy": self.policy.model_dump(mode="json"),
-        }
 
-    def _key(self, request: BlockRequest) -> str:
-        inputs: dict[str, JsonValue] = {
-            **self._identity(request),
-            "work": "training_block",
-            "purpose": "training",
-            "replicate": 0,
-            "parent": read_manifest(request.parent).checkpoint_id if request.parent else None,
-            "harness_id": request.harness.harness_id,
-            "rollout_steps": request.rollout_steps,
-            "first_step": request.first_step,
-            "seed": request.seed,
-            "config": request.config.model_dump(mode="json"),
-        }
-        return content_id(inputs, prefix="block", length=32)
-
-
-def suite_score(suite: Suite) -> Score:
-    """Outcome reward by a suite's verifier; an exception inside it is an attempt without a score."""
-
-    def score(task: Task, generation: Generation) -> Scored | Unscored:
-        tokens = len(generation.token_ids)
-        try:
-            return suite.verify(task, generation.text, finish_reason=generation.finish_reason, token_count=tokens)
-        except Exception as error:  # the boundary to user code
-            return Unscored(
-                boundary="user_code", error=f"verify of task {task.task_id}: {type(error).__name__}: {error}"
-            )
-
-    return score
-
-
-def _check(request: BlockRequest) -> None:
-    if request.rollout_steps < 1:
-        raise TrainingError(f"a block needs at least one rollout step; got {request.rollout_steps}")
-    if len(request.tasks) < request.config.prompts_per_step:
-        raise TrainingError(
-            f"a rollout step needs {request.config.prompts_per_step} different tasks; the pool has "
-            f"{len(request.tasks)}; give more tasks or lower prompts_per_step"
-        )
-    splits = {task.split for task in request.tasks} - {"train"}
-    if splits:
-        raise TrainingError(f"training may only see train tasks; got tasks of {sorted(splits)}; pass the train split")
-
-
-def _progress_key(block_key: str, steps: int) -> str:
-    return f"{block_key}-step-{steps}"
+def _is_whole(path: Path) -> bool:
+    try:
+        verify_checkpoint(path)
+    except CheckpointError:
+        return False
+    return True
 
 
 def _reference(state: TrainingState, config: RlConfig) -> Callable[[MicroBatch], Any] | None:

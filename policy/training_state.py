@@ -19,14 +19,12 @@ from policy.checkpoint import (
     rng_state,
     save_checkpoint,
 )
-from policy.config import HfPolicyConfig, PocketPolicyConfig, RlConfig
+from policy.config import AnyPolicyConfig, HfPolicyConfig, RlConfig
 from policy.engine import TransformersEngine
 from policy.errors import CheckpointError
 from policy.load import load_policy, policy_source
 from policy.task_stream import derive_seed
 from policy.weights import all_weights_id, attach_lora, put_weights, trained_parameters, weights_id
-
-AnyPolicyConfig = PocketPolicyConfig | HfPolicyConfig
 
 
 @dataclass

@@ -1,0 +1,125 @@
+"""A training block: what is asked for, what comes out, and the keys it is recorded under."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from pydantic import JsonValue
+
+from evals.suites.base import Suite
+from harness.model import Harness
+from harness.records import Generation, Record, Scored, Task, Trace, Unscored, content_id
+from policy.checkpoint import Progress, read_manifest
+from policy.config import AnyPolicyConfig, RlConfig
+from policy.errors import TrainingError
+from policy.rollout import Score
+from policy.step_metric import StepMetrics
+
+
+@dataclass(frozen=True)
+class BlockRequest:
+    """What to train."""
+
+    parent: Path | None
+    """Checkpoint folder to go on from; None starts from the base policy."""
+    harness: Harness
+    suite: Suite
+    tasks: tuple[Task, ...]
+    """Train tasks to draw from."""
+    rollout_steps: int
+    first_step: int
+    """Absolute number of the block's first rollout step; the parent must have trained exactly that many."""
+    seed: int
+    config: RlConfig
+
+
+@dataclass(frozen=True)
+class BlockResult:
+    """What came out."""
+
+    checkpoint: Path
+    checkpoint_id: str
+    policy_id: str
+    base_id: str
+    progress: Progress
+    traces: tuple[Trace, ...]
+    """Every attempt of the block, dropped groups included, in the order they were made."""
+    steps: tuple[StepMetrics, ...]
+    stop: str = ""
+    """Why the block ended before its last step; empty when it did not. The weights are those of the last step."""
+
+
+class BlockRecord(Record):
+    """A block, or its first steps, as the ledger keeps it."""
+
+    checkpoint_id: str
+    rollouts: tuple[str, ...]
+    """Ledger keys of the rollout batches, in order."""
+    steps: tuple[StepMetrics, ...]
+    stop: str = ""
+
+
+def block_identity(policy: AnyPolicyConfig, request: BlockRequest) -> dict[str, JsonValue]:
+    """What every rollout batch of a block shares with the block's own key."""
+    pool: list[JsonValue] = [task.task_id for task in request.tasks]
+    return {
+        "suite": request.suite.fingerprint,
+        "pool": content_id(pool, prefix="pool"),
+        "policy": policy.model_dump(mode="json"),
+    }
+
+
+def block_key(policy: AnyPolicyConfig, request: BlockRequest) -> str:
+    """Ledger key of a block: the hash of everything that decides its weights."""
+    inputs: dict[str, JsonValue] = {
+        **block_identity(policy, request),
+        "work": "training_block",
+        "purpose": "training",
+        "replicate": 0,
+        "parent": read_manifest(request.parent).checkpoint_id if request.parent else None,
+        "harness_id": request.harness.harness_id,
+        "rollout_steps": request.rollout_steps,
+        "first_step": request.first_step,
+        "seed": request.seed,
+        "config": request.config.model_dump(mode="json"),
+    }
+    return content_id(inputs, prefix="block", length=32)
+
+
+def suite_score(suite: Suite) -> Score:
+    """Outcome reward by a suite's verifier; an exception inside it is an attempt without a score."""
+
+    def score(task: Task, generation: Generation) -> Scored | Unscored:
+        tokens = len(generation.token_ids)
+        try:
+            return suite.verify(task, generation.text, finish_reason=generation.finish_reason, token_count=tokens)
+        except Exception as error:  # the boundary to user code
+            return Unscored(
+                boundary="user_code", error=f"verify of task {task.task_id}: {type(error).__name__}: {error}"
+            )
+
+    return score
+
+
+def check_request(request: BlockRequest) -> None:
+    """Refuse a request that cannot be trained.
+
+    Raises:
+        TrainingError: no steps, a pool smaller than a rollout step, or tasks of another split.
+    """
+    if request.rollout_steps < 1:
+        raise TrainingError(f"a block needs at least one rollout step; got {request.rollout_steps}")
+    if len(request.tasks) < request.config.prompts_per_step:
+        raise TrainingError(
+            f"a rollout step needs {request.config.prompts_per_step} different tasks; the pool has "
+            f"{len(request.tasks)}; give more tasks or lower prompts_per_step"
+        )
+    splits = {task.split for task in request.tasks} - {"train"}
+    if splits:
+        raise TrainingError(f"training may only see train tasks; got tasks of {sorted(splits)}; pass the train split")
+
+
+def progress_key(block_key: str, steps: int) -> str:
+    """Ledger key of a block's progress after some of its rollout steps."""
+    return f"{block_key}-step-{steps}"

@@ -1,0 +1,210 @@
+from __future__ import annotations
+
+import math
+import tempfile
+
+import pytest
+import torch
+from datasets import Dataset
+from tiny_policy import tiny_llama
+from trl import GRPOTrainer
+
+from harness.records import Scored, Unscored
+from policy.config import RlConfig
+from policy.errors import NonFiniteTraining, NoSignal
+from policy.grpo import HarnessGrpoTrainer, Hooks, trl_arguments
+from policy.rollout_record import RolloutAttempt, RolloutBatch, RolloutGroup
+
+REWARDS = [[1.0, 0.0, 0.3, 0.3], [0.2, 0.9, 0.9, 0.0]]
+LENGTHS = [[5, 3, 4, 1], [2, 2, 6, 3]]
+
+
+def rollout_batch(rewards=REWARDS, step=0, *, stop="", lost=()) -> RolloutBatch:
+    generator = torch.Generator().manual_seed(step)
+    groups = []
+    for number, row in enumerate(rewards):
+        attempts = []
+        for index, reward in enumerate(row):
+            ids = torch.randint(10, 60, (LENGTHS[number % 2][index],), generator=generator).tolist()
+            verdict = Scored(parts={"exact": float(reward == 1.0)}, reward=reward)
+            if (number, index) in lost:
+                verdict = Unscored(boundary="engine", error="lost")
+            attempts.append(
+                RolloutAttempt(text="x", finish_reason="stop", token_ids=tuple(ids), seed=0, verdict=verdict)
+            )
+        prompt = (5, 6, 7, 20 + number) if number % 2 else (5, 6, 7, 20 + number, 30, 31)
+        groups.append(
+            RolloutGroup(
+                task_id=f"t{number}",
+                position=number,
+                draw=0,
+                prompt_token_ids=prompt,
+                attempts=tuple(attempts),
+                fate="trained",
+            )
+        )
+    return RolloutBatch(
+        step=step, policy_id="p", harness_id="h", groups=tuple(groups), next_position=len(groups), stop=stop
+    )
+
+
+def config(**changes) -> RlConfig:
+    base = {"prompts_per_step": 2, "group_size": 4, "max_tokens": 8, "learning_rate": 0.1, "temperature": 0.9}
+    return RlConfig(**{**base, **changes})
+
+
+def trainer(model, tokenizer, rl, batches, *, steps=None, reference=None):
+    """A trainer with plain SGD, so that a weight's change is its gradient times the rate."""
+    queue, seen = list(batches), []
+    optimizer = torch.optim.SGD([p for p in model.parameters() if p.requires_grad], lr=rl.learning_rate)
+    made = HarnessGrpoTrainer(
+        model,
+        tokenizer,
+        rl,
+        rollout_steps=steps or len(queue),
+        hooks=Hooks(lambda: queue.pop(0), lambda batch, metrics: seen.append(metrics), reference),
+        optimizer=optimizer,
+        scheduler=torch.optim.lr_scheduler.LambdaLR(optimizer, lambda update: 1.0),
+        output_dir=tempfile.mkdtemp(),
+        seed=0,
+    )
+    return made, seen
+
+
+def weights(model) -> dict[str, torch.Tensor]:
+    return {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
+
+
+def trl_gradients(tokenizer, rl: RlConfig, loss_type: str) -> dict[str, torch.Tensor]:
+    """Gradients of TRL's own loss on the same samples, in TRL's own layout."""
+    model = tiny_llama(tokenizer)
+    args = trl_arguments(rl, rollout_steps=1, output_dir=tempfile.mkdtemp(), seed=0, use_cpu=True)
+    args.loss_type = loss_type
+    plain = GRPOTrainer(
+        model=model,
+        reward_funcs=lambda **columns: [0.0],
+        args=args,
+        train_dataset=Dataset.from_dict({"prompt": ["x"]}),
+        processing_class=tokenizer,
+    )
+    batch = rollout_batch()
+    pad = tokenizer.pad_token_id
+    rows = [(group.prompt_token_ids, attempt.token_ids) for group in batch.groups for attempt in group.attempts]
+    width, length = max(len(p) for p, _ in rows), max(len(c) for _, c in rows)
+    advantages = []
+    for row in REWARDS:
+        values = torch.tensor(row, dtype=torch.float64)
+        advantages += ((values - values.mean()) / (values.std() + 1e-6)).tolist()
+    inputs = {
+        "prompt_ids": torch.tensor([[pad] * (width - len(p)) + list(p) for p, _ in rows]),
+        "prompt_mask": torch.tensor([[0] * (width - len(p)) + [1] * len(p) for p, _ in rows]),
+        "completion_ids": torch.tensor([list(c) + [pad] * (length - len(c)) for _, c in rows]),
+        "completion_mask": torch.tensor([[1] * len(c) + [0] * (length - len(c)) for _, c in rows]),
+        "advantages": torch.tensor(advantages, dtype=torch.float32),
+        "num_items_in_batch": torch.tensor(float(sum(len(c) for _, c in rows))),
+    }
+    plain.current_gradient_accumulation_steps = 1
+    plain.model.train()
+    plain._compute_loss(plain.model, inputs).backward()
+    return {name: parameter.grad.clone() for name, parameter in model.named_parameters()}
+
+
+@pytest.mark.parametrize("loss", ["dapo", "grpo"])
+@pytest.mark.parametrize("micro_batch_size", [0, 2])
+def test_one_update_is_trls_own_update_on_the_same_samples(tokenizer, loss, micro_batch_size):
+    rl = config(loss=loss, micro_batch_size=micro_batch_size, max_grad_norm=1e9)
+    expected = trl_gradients(tokenizer, config(loss=loss), loss)
+    model = tiny_llama(tokenizer)
+    before = weights(model)
+    made, seen = trainer(model, tokenizer, rl, [rollout_batch()])
+    made.train()
+    for name, parameter in model.named_parameters():
+        change = (before[name] - parameter.detach()) / rl.learning_rate
+        assert torch.allclose(change, expected[name], atol=2e-4, rtol=1e-3), name
+    (metrics,) = seen
+    assert metrics.trained_groups == 2 and len(metrics.losses) == 1 and metrics.clip_share == 0.0
+
+
+def test_a_lost_attempt_changes_nothing_whatever_it_said(tokenizer):
+    results = []
+    for reward in (0.0, 1.0):
+        rewards = [[1.0, 0.0, 0.3, reward], REWARDS[1]]
+        model = tiny_llama(tokenizer)
+        made, _ = trainer(model, tokenizer, config(), [rollout_batch(rewards, lost={(0, 3)})])
+        made.train()
+        results.append(weights(model))
+    assert all(torch.equal(results[0][name], results[1][name]) for name in results[0])
+
+
+def test_a_second_update_measures_its_ratio_against_the_sampling_weights(tokenizer):
+    # one group per update; after a large first step the second update's ratios leave 1
+    rl = config(updates_per_rollout_step=2, learning_rate=0.5)
+    made, seen = trainer(tiny_llama(tokenizer), tokenizer, rl, [rollout_batch()])
+    made.train()
+    assert len(seen[0].losses) == len(seen[0].grad_norms) == 2
+    assert seen[0].clip_share > 0
+
+
+def test_every_rollout_step_samples_once_and_trains_the_full_prompt_count(tokenizer):
+    rl = config(updates_per_rollout_step=2, micro_batch_size=2, learning_rate=1e-3)
+    made, seen = trainer(tiny_llama(tokenizer), tokenizer, rl, [rollout_batch(step=step) for step in range(3)])
+    made.train()
+    assert [metrics.step for metrics in seen] == [0, 1, 2]
+    assert all(metrics.trained_groups == 2 and len(metrics.losses) == 2 for metrics in seen)
+    assert made.state.global_step == 6
+
+
+def test_rollouts_come_from_the_weights_after_the_last_update(tokenizer):
+    model, sampled = tiny_llama(tokenizer), []
+    batches = [rollout_batch(step=step) for step in range(3)]
+
+    def collect() -> RolloutBatch:
+        sampled.append(model.lm_head.weight.detach().clone())
+        return batches[len(sampled) - 1]
+
+    after = []
+    made, _ = trainer(model, tokenizer, config(), batches)
+    made._hooks = Hooks(collect, lambda batch, metrics: after.append(model.lm_head.weight.detach().clone()))
+    made.train()
+    assert torch.equal(sampled[1], after[0]) and torch.equal(sampled[2], after[1])
+    assert not torch.equal(sampled[0], sampled[1])
+
+
+def test_the_kl_term_pulls_towards_the_reference(tokenizer):
+    # all advantages are 0, so the only force is the KL term; at the reference itself it is none
+    flat = [[0.5, 0.5, 0.5, 0.5]] * 2
+    model = tiny_llama(tokenizer)
+    before = weights(model)
+
+    def reference(micro):
+        return torch.full(micro.tokens.completion.shape, -1.0)
+
+    made, seen = trainer(model, tokenizer, config(beta=0.1), [rollout_batch(flat)], reference=reference)
+    made.train()
+    assert seen[0].kl > 0 and any(not torch.equal(before[n], p) for n, p in model.named_parameters())
+
+
+def test_no_signal_stops_with_a_type(tokenizer):
+    made, seen = trainer(tiny_llama(tokenizer), tokenizer, config(), [rollout_batch(stop="the pool has no signal")])
+    with pytest.raises(NoSignal, match="no signal"):
+        made.train()
+    assert seen == []
+
+
+def test_broken_weights_stop_with_a_type_before_anything_is_kept(tokenizer):
+    model = tiny_llama(tokenizer)
+    with torch.no_grad():
+        model.model.layers[0].mlp.up_proj.weight[0, 0] = math.nan
+    made, seen = trainer(model, tokenizer, config(), [rollout_batch()])
+    with pytest.raises(NonFiniteTraining, match="loss of update 0 is nan"):
+        made.train()
+    assert seen == []
+
+
+def test_an_update_that_breaks_the_weights_stops_with_a_type(tokenizer):
+    made, seen = trainer(
+        tiny_llama(tokenizer), tokenizer, config(learning_rate=1e39, max_grad_norm=1e9), [rollout_batch()]
+    )
+    with pytest.raises(NonFiniteTraining, match="weights after rollout step 0"):
+        made.train()
+    assert seen == []
