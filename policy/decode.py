@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -51,11 +52,8 @@ class Decoder:
 
     def forward(self, tokens: torch.Tensor, mask: torch.Tensor | None, positions: torch.Tensor, cache: Any) -> Any:
         """Logits of the last position, (rows, vocabulary); the cache is extended."""
-        keep = {"logits_to_keep": 1} if _takes_logits_to_keep(self.model) else {}
-        named = {cache_argument(self.model): cache}
-        output = self.model(
-            input_ids=tokens, attention_mask=mask, position_ids=positions, use_cache=True, **named, **keep
-        )
+        named = {cache_argument(self.model): cache, **last_logits_only(self.model)}
+        output = self.model(input_ids=tokens, attention_mask=mask, position_ids=positions, use_cache=True, **named)
         return output.logits[:, -1]
 
     def prefill_prefix(self, prefix: Sequence[int]) -> RoomCache | None:
@@ -171,16 +169,20 @@ def _check_finite(logits: torch.Tensor, log_probabilities: torch.Tensor) -> None
         raise PolicyError("the model's logits are not finite; the weights are broken or the prompt overflows; stop")
 
 
-def _forward_of(model: Any) -> Callable[..., Any]:
-    base = model.get_base_model() if hasattr(model, "get_base_model") else model
-    forward: Callable[..., Any] = base.forward
-    return forward
-
-
-def _takes_logits_to_keep(model: Any) -> bool:
-    return "logits_to_keep" in inspect.signature(_forward_of(model)).parameters
-
-
 def cache_argument(model: Any) -> str:
     """Name of the cache argument: ``cache`` from transformers 5.24 on, ``past_key_values`` before."""
-    return "cache" if "cache" in inspect.signature(_forward_of(model)).parameters else "past_key_values"
+    return "cache" if "cache" in _arguments(type(_unwrapped(model)).forward) else "past_key_values"
+
+
+def last_logits_only(model: Any) -> dict[str, int]:
+    """Arguments that make a model project its last position alone; empty where it cannot."""
+    return {"logits_to_keep": 1} if "logits_to_keep" in _arguments(type(_unwrapped(model)).forward) else {}
+
+
+def _unwrapped(model: Any) -> Any:
+    return model.get_base_model() if hasattr(model, "get_base_model") else model
+
+
+@functools.cache
+def _arguments(forward: Callable[..., Any]) -> frozenset[str]:
+    return frozenset(inspect.signature(forward).parameters)

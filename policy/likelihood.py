@@ -18,7 +18,7 @@ from torch import Tensor
 from transformers.cache_utils import DynamicCache
 
 from policy.cache import has_plain_layers
-from policy.decode import cache_argument
+from policy.decode import cache_argument, last_logits_only
 
 
 @dataclass(frozen=True)
@@ -100,10 +100,11 @@ def completion_likelihood(model: Any, batch: TokenBatch, *, temperature: float) 
 def _shared_logits(model: Any, batch: TokenBatch) -> Tensor:
     """Logits that predict each completion token, (samples, tokens, vocabulary)."""
     name, cache = cache_argument(model), DynamicCache(config=model.config)
+    last = last_logits_only(model)
     shared = batch.prefix.numel()
     if shared:
         positions = torch.arange(shared, device=batch.prefix.device)[None]
-        model(input_ids=batch.prefix[None], position_ids=positions, use_cache=True, logits_to_keep=1, **{name: cache})
+        model(input_ids=batch.prefix[None], position_ids=positions, use_cache=True, **last, **{name: cache})
         _repeat(cache, torch.zeros(len(batch.suffix), dtype=torch.long, device=batch.suffix.device))
     mask = torch.cat([batch.suffix_mask.new_ones(len(batch.suffix), shared), batch.suffix_mask], dim=1)
     positions = (mask.cumsum(dim=1) - 1).clamp(min=0)[:, shared:]
@@ -113,10 +114,10 @@ def _shared_logits(model: Any, batch: TokenBatch) -> Tensor:
         attention_mask=mask if is_padded else None,
         position_ids=positions,
         use_cache=True,
-        logits_to_keep=1,
+        **last,
         **{name: cache},
     ).logits
-    first = first.index_select(0, batch.rows)
+    first = first[:, -1:].index_select(0, batch.rows)
     steps = batch.completion.shape[1] - 1
     if steps == 0:
         return first

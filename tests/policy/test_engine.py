@@ -4,6 +4,7 @@ import math
 
 import pytest
 import torch
+from transformers import MistralConfig, MistralForCausalLM
 
 from harness.protocols import Prompt
 from harness.records import Message, Sampling
@@ -43,6 +44,32 @@ def test_greedy_equals_model_generate(llama, tokenizer, batch_size, is_prefix_sh
         assert list(answer.token_ids) == reference_greedy(llama, tokenizer, one, 24)
         assert answer.log_probabilities == (0.0,) * len(answer.token_ids)
         assert answer.usage.completion_tokens == len(answer.token_ids)
+
+
+@pytest.mark.parametrize("batch_size", [1, 8])
+def test_a_sliding_window_model_is_decoded_whole(tokenizer, batch_size):
+    torch.manual_seed(0)
+    model = MistralForCausalLM(
+        MistralConfig(
+            vocab_size=len(tokenizer),
+            hidden_size=32,
+            intermediate_size=64,
+            num_hidden_layers=2,
+            num_attention_heads=4,
+            num_key_value_heads=2,
+            max_position_embeddings=512,
+            sliding_window=16,
+            initializer_range=0.3,
+            bos_token_id=None,
+            eos_token_id=tokenizer.eos_token_id,
+            pad_token_id=tokenizer.pad_token_id,
+        )
+    ).eval()
+    engine = TransformersEngine(model, tokenizer, "p", batch_size)
+    assert not engine.is_prefix_shared, "keys outside the window are gone; a prefix cannot be shared"
+    got = engine.generate(PROMPTS, Sampling(temperature=0, max_tokens=24))
+    for one, answer in zip(PROMPTS, got, strict=True):
+        assert list(answer.token_ids) == reference_greedy(model, tokenizer, one, 24)
 
 
 def test_a_sample_depends_on_its_row_not_on_order_or_batch(llama, tokenizer):

@@ -202,9 +202,10 @@ def test_broken_weights_stop_with_a_type_before_anything_is_kept(tokenizer):
 
 
 def test_an_update_that_breaks_the_weights_stops_with_a_type(tokenizer):
-    made, seen = trainer(
-        tiny_llama(tokenizer), tokenizer, config(learning_rate=1e39, max_grad_norm=1e9), [rollout_batch()]
-    )
+    # rewards of a million make gradients over 1; times 3e38 they pass the largest float
+    rl = config(advantage="centred", learning_rate=3e38, max_grad_norm=1e9)
+    rewards = [[1e6 * reward for reward in row] for row in REWARDS]
+    made, seen = trainer(tiny_llama(tokenizer), tokenizer, rl, [rollout_batch(rewards)])
     with pytest.raises(NonFiniteTraining, match="weights after rollout step 0"):
         made.train()
     assert seen == []
