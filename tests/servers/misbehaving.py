@@ -23,6 +23,8 @@ from __future__ import annotations
 import json
 import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
@@ -41,6 +43,16 @@ class Plan:
             self.log: list[dict[str, Any]] = []
             self.active = 0
             self.peak = 0
+
+    @contextmanager
+    def open_request(self) -> Iterator[None]:
+        """Count a request as open; it ends before the answer is sent, or the next one would overlap with it."""
+        with self.lock:
+            self.active += 1
+            self.peak = max(self.peak, self.active)
+        yield
+        with self.lock:
+            self.active -= 1
 
     def take(self) -> dict[str, Any]:
         if not self.steps:
@@ -110,24 +122,20 @@ class Handler(BaseHTTPRequestHandler):
         entry = {"at": time.monotonic(), "form": form, "body": body, "key": self.headers.get("Authorization")}
         with PLAN.lock:
             PLAN.log.append(entry)
-            PLAN.active += 1
-            PLAN.peak = max(PLAN.peak, PLAN.active)
             code = PLAN.reject.get(form)
             step = PLAN.take() if code is None else {}
         try:
+            with PLAN.open_request():
+                time.sleep(step.get("after", 0))
             if code is not None:
                 self.send_error_body(code, f"response_format {form} is not supported by this model")
             else:
                 self.act(step, body)
         except (BrokenPipeError, ConnectionResetError):
             self.close_connection = True
-        finally:
-            with PLAN.lock:
-                PLAN.active -= 1
 
     def act(self, step: dict[str, Any], body: dict[str, Any]) -> None:
         """Do one step of the plan."""
-        time.sleep(step.get("after", 0))
         match step["do"]:
             case "reply":
                 answer = completion({"content": step["text"]}, step.get("finish_reason", "stop"), body["model"])

@@ -3,7 +3,9 @@ import time
 from typing import Any, TypedDict
 
 import pytest
+from langchain_core.caches import InMemoryCache
 from langchain_core.callbacks import AsyncCallbackHandler
+from langchain_core.globals import set_llm_cache
 from langgraph.graph import END, START, StateGraph
 
 from agents.llm.accounting import Accounts
@@ -290,6 +292,17 @@ async def test_callbacks_see_a_failed_call(server: Server, make_chat: ChatMaker)
     with pytest.raises(ModelCallFailed):
         await make_chat().ainvoke("hi", {"callbacks": [seen]}, purpose="greet")
     assert [event for event, _ in seen.events] == ["start", "error"]
+
+
+async def test_langchain_s_global_cache_does_not_collapse_replicates(server: Server, make_chat: ChatMaker):
+    server.plan(reply("hello"))
+    set_llm_cache(InMemoryCache())
+    try:
+        for replicate in (0, 1):
+            await make_chat().complete(MESSAGES, purpose="grade", replicate=replicate)
+    finally:
+        set_llm_cache(None)
+    assert len(server.requests) == 2
 
 
 def test_calls_from_several_event_loops_work_one_after_the_other(server: Server, make_chat: ChatMaker):

@@ -1,3 +1,4 @@
+import asyncio
 import json
 from typing import Any
 
@@ -173,6 +174,19 @@ async def test_a_restart_takes_the_same_path_and_sends_nothing(server: Server, m
     chat = make_chat(services=ModelServices(store.ledger("run-1")))
     second = await structured(chat, MESSAGES, Finding, purpose="diagnose")
     assert (second.value, second.rung, second.repairs) == (first.value, "json_object_schema", 1)
+    assert server.requests == []
+
+
+async def test_a_restart_begins_where_the_first_sitting_began(server: Server, make_chat: ChatMaker, store: Store):
+    # Two answers at once, both unaware of what works: each pays a useless reply on the top rung, then mends it. In the
+    # second sitting they run one after the other, and the second could know better than it did.
+    server.plan(reply("no"), reply("no"), reply(GOOD))
+    chat = make_chat(services=ModelServices(store.ledger("run-1")))
+    await asyncio.gather(*(structured(chat, MESSAGES, Finding, purpose=name) for name in ("a", "b")))
+    server.plan(reply(GOOD))
+    chat = make_chat(services=ModelServices(store.ledger("run-1")))
+    for name in ("a", "b"):
+        assert (await structured(chat, MESSAGES, Finding, purpose=name)).repairs == 1
     assert server.requests == []
 
 
