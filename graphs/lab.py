@@ -19,6 +19,7 @@ from harness.errors import UserError
 from harness.model import Harness
 from harness.protocols import Prompt, RolloutEngine
 from harness.records import Generation, Sampling, Task, content_id
+from memory.errors import TornFile
 from memory.files import hash_folder, write_json
 from memory.records import CheckpointRecord
 from memory.store import Store
@@ -114,7 +115,14 @@ class Lab:
         if checkpoint_id not in self._engines:
             while len(self._engines) >= ENGINES_KEPT:
                 self._engines.popitem(last=False)
-            self._engines[checkpoint_id] = open_engine(self._config, self._store, checkpoint_id)
+            try:
+                self._engines[checkpoint_id] = open_engine(self._config, self._store, checkpoint_id)
+            except TornFile as error:
+                graph = self._store.runs.folder(self._run_id) / "graph.db"
+                raise UserError(
+                    str(error),
+                    do=f"restore it, or remove that folder and {graph}, and resume: recorded rollouts train it again",
+                ) from None
         self._engines.move_to_end(checkpoint_id)
         return self._engines[checkpoint_id]
 

@@ -119,7 +119,7 @@ CONFIG = {
         "explore_tasks": 8,
         "rl": {
             "prompts_per_step": 4, "group_size": 4, "updates_per_rollout_step": 2, "learning_rate": 5e-3,
-            "max_tokens": 10, "threads": 1,
+            "max_tokens": 10, "threads": 1, "checkpoint_every": 1,
         },
     },
     "suite": {"type": "plugin", "name": "letters"},

@@ -1,0 +1,141 @@
+"""SIGKILL a real run at chosen writes, resume it, and compare with the run that nobody disturbed."""
+
+import json
+import signal
+from concurrent.futures import Future, ThreadPoolExecutor
+
+import pytest
+
+KILLED = -signal.SIGKILL
+NODES = [
+    "seed", "baseline", "train", "diagnose", "propose", "gate", "commit",
+    "train", "diagnose", "propose", "gate", "commit", "select", "report",
+]  # fmt: skip
+
+# One death per sitting, each time before the second graph checkpoint of the sitting: the first one closes the node
+# that was redone. So every node is killed after its work and before its state is saved.
+EVERY_NODE = {"at": "graph", "nth": 2, "when": "before"}
+KILLS = [
+    # rollout: a batch is sampled and not recorded; recorded and not trained on
+    {"at": "ledger", "kind": "rollout_batch", "nth": 2, "when": "before"},
+    {"at": "ledger", "kind": "rollout_batch", "nth": 3, "when": "after"},
+    # training: an update is made and the in-block checkpoint not noted; the block ended and not noted
+    {"at": "ledger", "kind": "block_progress", "nth": 1, "when": "before"},
+    {"at": "ledger", "kind": "training_block", "nth": 2, "when": "before"},
+    {"at": "checkpoint", "nth": 2, "when": "before"},
+    # gate: the incumbent is measured and the candidate not; the decision is made and not recorded
+    {"at": "ledger", "kind": "evaluation_batch", "nth": 3, "when": "before"},
+    {"at": "ledger", "kind": "gate.judge", "nth": 1, "when": "before"},
+    # commit: just before and just after its transaction
+    {"at": "commit", "nth": 1, "when": "before"},
+    {"at": "commit", "nth": 1, "when": "after"},
+    {"at": "traces", "nth": 2, "when": "after"},
+    {"at": "step", "nth": 7, "when": "after"},
+    # the run exists and its configuration file does not
+    {"at": "run", "nth": 1, "when": "after"},
+]
+
+
+def name_of(die):
+    return "-".join(str(value) for value in die.values())
+
+
+@pytest.fixture(scope="module")
+def sittings(bench):
+    """All runs of this module, two processes at a time; tests take their futures by name."""
+    with ThreadPoolExecutor(max_workers=2) as pool:
+        jobs: dict[str, Future] = {
+            "every-node": pool.submit(_die_at_every_node, bench),
+            "unbroken": pool.submit(bench.run, "unbroken"),
+            "again": pool.submit(bench.run, "again"),
+            "other-seed": pool.submit(bench.run, "other-seed", "--set", "seed=1"),
+            **{name_of(die): pool.submit(_die_and_resume, bench, die) for die in KILLS},
+        }
+        yield jobs
+
+
+def _die_at_every_node(bench):
+    """Resume until the run ends, dying again in every sitting while the write is reached; returns all sittings."""
+    done = [bench.run("every-node", die=EVERY_NODE)]
+    while done[-1].returncode == KILLED and len(done) < 30:
+        done.append(bench.resume("every-node", die=EVERY_NODE))
+    return done
+
+
+def _die_and_resume(bench, die):
+    return bench.run(name_of(die), die=die), bench.resume(name_of(die))
+
+
+@pytest.fixture(scope="module")
+def unbroken(bench, sittings):
+    done = sittings["unbroken"].result()
+    assert done.returncode == 0, done.stderr
+    return bench.outcome("unbroken")
+
+
+def test_the_unbroken_run_gates_trains_and_reports(unbroken):
+    assert unbroken["nodes"] == NODES
+    assert len(unbroken["decisions"]) == 2
+    assert len({pair["checkpoint_id"] for pair in unbroken["state"]["pairs"]}) == 3
+
+
+def test_the_same_seed_twice_gives_the_same_weights_and_state(bench, unbroken, sittings):
+    assert sittings["again"].result().returncode == 0
+    assert bench.outcome("again") == unbroken
+
+
+def test_another_seed_gives_other_weights(bench, unbroken, sittings):
+    assert sittings["other-seed"].result().returncode == 0
+    assert bench.outcome("other-seed")["weights"] != unbroken["weights"]
+
+
+def test_a_kill_at_every_node_before_its_state_is_saved_changes_nothing(bench, unbroken, sittings):
+    done = sittings["every-node"].result()
+    assert done[-1].returncode == 0, done[-1].stderr
+    assert [sitting.returncode for sitting in done[:-1]] == [KILLED] * (len(done) - 1)
+    assert len(done) > len(NODES)
+    assert bench.outcome("every-node") == unbroken
+
+
+@pytest.mark.parametrize("die", KILLS, ids=name_of)
+def test_a_kill_at_one_write_changes_nothing(bench, unbroken, sittings, die):
+    killed, resumed = sittings[name_of(die)].result()
+    assert killed.returncode == KILLED, killed.stderr
+    assert resumed.returncode == 0, resumed.stderr
+    assert bench.outcome(name_of(die)) == unbroken
+
+
+def test_the_graphs_own_checkpoints_may_be_lost_whole(bench, unbroken):
+    """Correctness rests on the work ledger: without graph.db every node runs again and finds its work."""
+    die = {"at": "commit", "nth": 2, "when": "before"}
+    assert bench.run("no-graph", die=die).returncode == KILLED
+    for file in (bench.folder / "no-graph" / "runs" / "r").glob("graph.db*"):
+        file.unlink()
+    done = bench.resume("no-graph")
+    assert done.returncode == 0, done.stderr
+    assert bench.outcome("no-graph") == unbroken
+
+
+def test_finished_work_is_not_repeated_after_a_kill(bench, unbroken):
+    die = {"at": "commit", "nth": 2, "when": "after"}
+    assert bench.run("repeat", die=die).returncode == KILLED
+    before = _ledger_rows(bench, "repeat")
+    assert bench.resume("repeat").returncode == 0
+    after = _ledger_rows(bench, "repeat")
+    # what was recorded stays as it was, to the time of its recording; only new keys came
+    assert after[: len(before)] == before
+    assert len(after) == len(_ledger_rows(bench, "unbroken"))
+
+
+def test_resuming_a_finished_run_changes_nothing_and_shows_its_report(bench, unbroken):
+    done = bench.resume("unbroken")
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["run"]["status"] == "finished"
+    assert bench.outcome("unbroken") == unbroken
+
+
+def _ledger_rows(bench, home):
+    from memory.store import Store
+
+    with Store.open(bench.folder / home) as store:
+        return [(entry.key, entry.created_at) for entry in store.ledger("r").entries()]
