@@ -21,7 +21,7 @@ class Watch:
 
     def __init__(self, home: Path) -> None:
         self._home = home
-        self._console = Console(stderr=True, highlight=False)
+        self._console = Console(stderr=True, highlight=False, soft_wrap=True)
         self._is_live = self._console.is_terminal
         self._bar = Progress(
             SpinnerColumn(),
@@ -65,10 +65,7 @@ class Watch:
     def _how_to_resume(self, happened: str) -> str:
         if not self._run_id:
             return happened
-        return (
-            f"{happened}; nothing finished is lost. "
-            f"Go on with: cohelix resume {self._run_id} --home {self._home}"
-        )
+        return f"{happened}; nothing finished is lost. Go on with: cohelix resume {self._run_id} --home {self._home}"
 
     def _begin(self, event: Event) -> None:
         self._last_plain_s = event.seconds
@@ -79,9 +76,7 @@ class Watch:
 
     def _advance(self, event: Event) -> None:
         if self._is_live and self._task is not None:
-            self._bar.update(
-                self._task, description=_title(event), completed=event.done, total=event.total or None
-            )
+            self._bar.update(self._task, description=_title(event), completed=event.done, total=event.total or None)
         elif not self._is_live and event.seconds - self._last_plain_s >= PLAIN_EVERY_S:
             self._last_plain_s = event.seconds
             of = f"{event.done}/{event.total}" if event.total else str(event.done)

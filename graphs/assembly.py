@@ -19,7 +19,8 @@ from agents.teacher import Teacher
 from evals.suites.base import Suite
 from evals.suites.registry import build_suite
 from graphs.config import RunConfig
-from graphs.crew import Crew, Desk, Roles
+from graphs.crew import Crew
+from graphs.desk import Desk, Roles
 from graphs.identity import RunIdentity, code_version
 from graphs.lab import Lab, base_fingerprint
 from graphs.recorder import Recorder

@@ -7,24 +7,17 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Coroutine, Sequence
-from dataclasses import dataclass
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
-from agents.diagnoser import Diagnoser
-from agents.explorer import Explorer
-from agents.gate import Gate
-from agents.proposer import Proposer
 from agents.records import Contender, Decision, Findings, PastProposal, Proposal
-from agents.selector import Selector
-from agents.teacher import Teacher
 from evals.suites.base import Suite
 from graphs.config import RunConfig
-from graphs.lab import Block, Lab
+from graphs.desk import Committed, Desk, Judged, Proposed
+from graphs.lab import Block
 from graphs.limits import reached_limit
-from graphs.scout import Scout
 from graphs.seeds import derive_seed
 from graphs.state import PairScore, Spent, Trial
-from graphs.work import Produced, Work, as_inputs, by_role
+from graphs.work import Produced, as_inputs, by_role
 from harness.edit import AddDemonstration, apply_edits
 from harness.model import Harness
 from harness.records import Split
@@ -34,50 +27,6 @@ from memory.store import Store
 SPLITS: tuple[Split, ...] = ("val", "test")
 
 T = TypeVar("T")
-
-
-@dataclass(frozen=True)
-class Roles:
-    """One object per role (METHODS §0)."""
-
-    explorer: Explorer
-    teacher: Teacher
-    diagnoser: Diagnoser
-    proposer: Proposer
-    gate: Gate
-    selector: Selector
-
-
-@dataclass(frozen=True)
-class Desk:
-    """What a crew works with."""
-
-    roles: Roles
-    lab: Lab
-    scout: Scout
-    work: Work
-
-
-class Proposed(NamedTuple):
-    """Ledger key of a proposal, and its candidate's id or an empty text."""
-
-    key: str
-    candidate_id: str
-
-
-class Judged(NamedTuple):
-    """Ledger key of a decision, and its outcome."""
-
-    key: str
-    outcome: str
-
-
-class Committed(NamedTuple):
-    """The pair in force after a round."""
-
-    pair_id: str
-    harness_id: str
-    score: float
 
 
 class Crew:
@@ -232,9 +181,7 @@ class Crew:
                 rule=gate.config.rule,
                 max_unscored_share=gate.config.max_unscored_share,
             ),
-            lambda: by_role(
-                gate.judge(incumbent, candidate, incumbent_evaluation=before, candidate_evaluation=after)
-            ),
+            lambda: by_role(gate.judge(incumbent, candidate, incumbent_evaluation=before, candidate_evaluation=after)),
         )
         return Judged(done.key, done.result["outcome"] if candidate_id else "none")
 

@@ -40,4 +40,3 @@ def code_version() -> str:
     except PackageNotFoundError:
         number = "0"
     return f"{number}+{digest.hexdigest()[:12]}"
-

@@ -33,7 +33,7 @@ def closing_report(
     source = ReportSource(
         run_id=run_id,
         strategy=f"{config.strategy.type}/{config.strategy.condition}",
-        suite=config.suite.type,
+        suite=store.runs.get(run_id).suite,
         seed=config.seed,
         measured=tuple(_measured(ledger, row) for row in result["measured"]),
         decisions=store.lineage.decisions(run_id),

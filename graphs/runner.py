@@ -14,6 +14,7 @@ import yaml
 from langgraph.checkpoint.sqlite import SqliteSaver
 from pydantic import JsonValue
 
+from evals.suites.registry import build_suite
 from graphs.assembly import SHARED_SCOPE, assemble, check_keys, run_identity, work_ledger
 from graphs.config import RunConfig
 from graphs.events import Listener, ignore
@@ -65,7 +66,7 @@ def start(
             RunRecord(
                 run_id=run_id or _fresh_id(label),
                 strategy=config.strategy.type,
-                suite=config.suite.type,
+                suite=build_suite(config.suite).name,
                 config=config.model_dump(mode="json"),
                 identity=identity.model_dump(mode="json"),
             )

@@ -36,7 +36,8 @@ from langgraph.graph import END, START, StateGraph
 from langgraph.runtime import Runtime
 
 from graphs.config import RunConfig, VaceConfig
-from graphs.crew import Committed, Crew
+from graphs.crew import Crew
+from graphs.desk import Committed
 from graphs.recorder import Recorder, recorded
 from graphs.state import PairScore, Spent, Trial, add_spent, latest, merge_pairs, merge_trials
 
@@ -148,9 +149,7 @@ def gate(state: State, runtime: Runtime[Context]) -> State:
 def commit(state: State, runtime: Runtime[Context]) -> State:
     """Store harness, pair and decision in one transaction; the weights are always kept."""
     crew, round_number = runtime.context.crew, state["round"]
-    committed = crew.commit(
-        state["policy_id"], state["pair_id"], state["decision_key"], round_number=round_number
-    )
+    committed = crew.commit(state["policy_id"], state["pair_id"], state["decision_key"], round_number=round_number)
     update: State = {
         "harness_id": committed.harness_id,
         "pair_id": committed.pair_id,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import resource
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -40,8 +41,17 @@ class Bench:
             "TOKENIZERS_PARALLELISM": "false", **more,
         }  # fmt: skip
 
-    def cohelix(self, *arguments: str, home: str, die: dict | None = None) -> subprocess.CompletedProcess:
-        """One sitting; ``die`` says where the process kills itself (see dying_cohelix.py)."""
+    def cohelix(
+        self, *arguments: str, home: str, die: dict | None = None, file_limit: int | None = None
+    ) -> subprocess.CompletedProcess:
+        """One sitting.
+
+        Args:
+            arguments: of the command line.
+            home: folder below this bench.
+            die: where the process kills itself (see dying_cohelix.py).
+            file_limit: bytes to which any one file may grow, as on a disk that is nearly full.
+        """
         program = [sys.executable, "-m", "cohelix"] if die is None else [sys.executable, str(DYING), json.dumps(die)]
         return subprocess.run(
             [*program, *arguments, "--home", str(self.folder / home)],
@@ -50,6 +60,28 @@ class Bench:
             env=self.environment(),
             cwd=self.folder,
             timeout=300,
+            preexec_fn=file_limit and (lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (file_limit, -1))),
+        )
+
+    def start(self, home: str) -> subprocess.Popen:
+        """A run that goes on beside the test; its lines arrive at ``stderr``."""
+        return subprocess.Popen(
+            [
+                sys.executable,
+                "-m",
+                "cohelix",
+                "run",
+                str(self.config),
+                "--name",
+                "r",
+                "--home",
+                str(self.folder / home),
+            ],
+            stderr=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            text=True,
+            env=self.environment(),
+            cwd=self.folder,
         )
 
     def run(self, home: str, *more: str, die: dict | None = None) -> subprocess.CompletedProcess:
@@ -107,6 +139,14 @@ def bench(tmp_path_factory: pytest.TempPathFactory) -> Bench:
     config = folder / "tiny.yaml"
     config.write_text(yaml.safe_dump(CONFIG | {"policy": CONFIG["policy"] | {"model": str(folder / "base")}}))
     return Bench(folder, config)
+
+
+@pytest.fixture(scope="session")
+def unbroken(bench: Bench) -> dict:
+    """What a run that nobody disturbs ends in; its home is ``unbroken``."""
+    done = bench.run("unbroken")
+    assert done.returncode == 0, done.stderr
+    return bench.outcome("unbroken")
 
 
 CONFIG = {

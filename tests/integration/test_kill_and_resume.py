@@ -41,12 +41,11 @@ def name_of(die):
 
 
 @pytest.fixture(scope="module")
-def sittings(bench):
+def sittings(bench, unbroken):
     """All runs of this module, two processes at a time; tests take their futures by name."""
     with ThreadPoolExecutor(max_workers=2) as pool:
         jobs: dict[str, Future] = {
             "every-node": pool.submit(_die_at_every_node, bench),
-            "unbroken": pool.submit(bench.run, "unbroken"),
             "again": pool.submit(bench.run, "again"),
             "other-seed": pool.submit(bench.run, "other-seed", "--set", "seed=1"),
             **{name_of(die): pool.submit(_die_and_resume, bench, die) for die in KILLS},
@@ -64,13 +63,6 @@ def _die_at_every_node(bench):
 
 def _die_and_resume(bench, die):
     return bench.run(name_of(die), die=die), bench.resume(name_of(die))
-
-
-@pytest.fixture(scope="module")
-def unbroken(bench, sittings):
-    done = sittings["unbroken"].result()
-    assert done.returncode == 0, done.stderr
-    return bench.outcome("unbroken")
 
 
 def test_the_unbroken_run_gates_trains_and_reports(unbroken):

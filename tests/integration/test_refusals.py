@@ -1,21 +1,12 @@
 """What a person is told when a run cannot start or go on: exit 2, the cause named, nothing lost."""
 
 import json
-import resource
 import shutil
 import signal
-import subprocess
-import sys
 
 import pytest
 
 KILLED = -signal.SIGKILL
-
-
-@pytest.fixture(scope="module")
-def unbroken(bench):
-    assert bench.run("whole").returncode == 0
-    return bench.outcome("whole")
 
 
 @pytest.fixture(scope="module")
@@ -33,10 +24,7 @@ def refused(done, *words):
 
 
 def test_a_second_process_on_a_running_run_is_refused_and_the_first_one_goes_on(bench):
-    first = subprocess.Popen(
-        [sys.executable, "-m", "cohelix", "run", str(bench.config), "--name", "r", "--home", str(bench.folder / "busy")],
-        stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True, env=bench.environment(), cwd=bench.folder,
-    )  # fmt: skip
+    first = bench.start("busy")
     try:
         assert first.stderr.readline()  # the run has begun
         refused(bench.resume("busy"), "another process")
@@ -117,11 +105,7 @@ def test_damaged_graph_checkpoints_are_named_and_their_removal_loses_nothing(ben
 
 def test_a_full_disk_is_named_and_the_run_goes_on_when_there_is_room(bench, unbroken):
     limit = 300_000  # bytes in any one file: the base is smaller, the growing store is not
-    done = subprocess.run(
-        [sys.executable, "-m", "cohelix", "run", str(bench.config), "--name", "r", "--home", str(bench.folder / "full")],
-        capture_output=True, text=True, env=bench.environment(), cwd=bench.folder,
-        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (limit, resource.RLIM_INFINITY)),
-    )  # fmt: skip
+    done = bench.cohelix("run", str(bench.config), "--name", "r", home="full", file_limit=limit)
     refused(done, "free disk space")
     done = bench.resume("full")
     assert done.returncode == 0, done.stderr
@@ -129,10 +113,7 @@ def test_a_full_disk_is_named_and_the_run_goes_on_when_there_is_room(bench, unbr
 
 
 def test_ctrl_c_leaves_a_run_that_can_be_resumed_and_says_how(bench, unbroken):
-    running = subprocess.Popen(
-        [sys.executable, "-m", "cohelix", "run", str(bench.config), "--name", "r", "--home", str(bench.folder / "ctrl-c")],
-        stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=bench.environment(), cwd=bench.folder,
-    )  # fmt: skip
+    running = bench.start("ctrl-c")
     try:
         lines = []
         while "baseline" not in (lines[-1] if lines else ""):
@@ -152,4 +133,4 @@ def test_ctrl_c_leaves_a_run_that_can_be_resumed_and_says_how(bench, unbroken):
 
 
 def test_a_taken_name_is_refused(bench, unbroken):
-    refused(bench.run("whole"), "run r exists already", "resume")
+    refused(bench.run("unbroken"), "run r exists already", "resume")
