@@ -20,6 +20,7 @@ from evals.suites.metro_network import (
     draw_lines,
     route_graph,
 )
+from evals.suites.metro_text import route_legs
 from evals.suites.route_cost import Costs, Weights, metro_costs, stop_costs
 from evals.suites.route_graph import Route, RouteGraph
 from evals.suites.route_solver import solve_route
@@ -61,6 +62,8 @@ class MetroPreset:
     station_names: tuple[str, ...] = STATION_CODES
     line_names: tuple[str, ...] = LINE_NAMES
     rendering: Rendering = "codes"
+    is_forward: bool = False
+    """Questions travel every line in its listed direction only."""
     crossings: int = 0
     """Further interchanges that turn the tree of lines into a mesh."""
     is_weighted: bool = False
@@ -76,9 +79,10 @@ PRESETS: dict[str, MetroPreset] = {
     "pocket": MetroPreset(
         name="pocket",
         number=0,
-        maps={"easy": NetworkShape(2, 4, 6), "hard": NetworkShape(3, 4, 6)},
+        maps={"easy": NetworkShape(2, 4, 5), "hard": NetworkShape(3, 4, 5)},
         queries={"easy": 0, "hard": 1},
         counts={"train": 512, "val": 160, "test": 400},
+        is_forward=True,
     ),
     "mini": MetroPreset(
         name="mini",
@@ -157,7 +161,14 @@ def _draw_weights(rng: random.Random) -> Weights:
     return Weights(time, price, comfort, reliability)
 
 
-def _draw_query(network: Network, changes: int, weights: Weights | None, rng: random.Random) -> Route | None:
+def _is_forward(network: Network, route: Route) -> bool:
+    """True when every ride follows its line's listed direction."""
+    return all(leg.label.endswith("+") for leg in route_legs(network, route))
+
+
+def _draw_query(
+    preset: MetroPreset, network: Network, changes: int, weights: Weights | None, rng: random.Random
+) -> Route | None:
     """A question whose unique optimum has ``changes`` line changes, or None when luck runs out."""
     graph = route_graph(network)
     costs = stop_costs() if weights is None else metro_costs(weights)
@@ -168,7 +179,8 @@ def _draw_query(network: Network, changes: int, weights: Weights | None, rng: ra
             continue
         solution = solve_route(graph, start, goal, costs)
         if solution.is_unique and len(solution.routes[0].changes) == changes:
-            return solution.routes[0]
+            if not preset.is_forward or _is_forward(network, solution.routes[0]):
+                return solution.routes[0]
     return None
 
 
@@ -185,7 +197,7 @@ def draw_problems(preset: MetroPreset, seed: int, split: Split) -> Iterator[Prob
             if map_split(network.fingerprint) != split or network.fingerprint in seen:
                 continue
             weights = _draw_weights(rng) if preset.is_weighted else None
-            route = _draw_query(network, preset.queries[query_difficulty], weights, rng)
+            route = _draw_query(preset, network, preset.queries[query_difficulty], weights, rng)
             if route is not None:
                 break
         seen.add(network.fingerprint)

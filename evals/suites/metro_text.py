@@ -1,7 +1,8 @@
 """Text of metro tasks: the listing a text policy reads, and worked solutions in several styles.
 
-The listing gives every line in both directions under its own label (``Red+``, ``Red-``) and
-every interchange with its lines. The question stands before and after the map, so that a causal
+The pocket listing gives every line once, under its label (``Red+``), and every interchange with its
+lines; pocket questions travel every line in the listed direction. Larger presets list both directions
+(``Red+``, ``Red-``) and ask both ways. The question stands before and after the map, so that a causal
 model knows what to look for while it reads the map.
 """
 
@@ -51,8 +52,8 @@ def question_text(start: str, goal: str) -> str:
 
 
 def map_text(network: Network) -> str:
-    """The listing: one row per line and direction, then one row per interchange."""
-    rows = [f"{label} {' '.join(stops)}" for label, stops in directed_lines(network).items()]
+    """The pocket listing: one row per line in the direction of travel, one row per interchange."""
+    rows = [f"{name}+ {' '.join(stops)}" for name, stops in network.lines.items()]
     for station in network.stations():
         lines = network.lines_of(station)
         if len(lines) > 1:

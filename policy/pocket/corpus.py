@@ -15,6 +15,7 @@ are refused by the caller (:mod:`policy.pocket.pretrain`).
 from __future__ import annotations
 
 import random
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
@@ -37,17 +38,15 @@ from evals.suites.metro_text import (
 )
 from harness.model import Demonstration, Harness, Protocol, Skill, SkillBank
 from harness.records import Message
-from harness.render import render
+from harness.render import fill, render
 
 MISLEADING = ("reverse", "skip_end", "no_change", "mark_all")
-STYLE_SHARES = {"direct": 0.2, "plan": 0.2, "expand": 0.2, "hops": 0.2, "vague": 0.2}
+PROTOCOL_SHARES = {"direct": 0.2, "plan": 0.2, "expand": 0.2, "hops": 0.2, "vague": 0.2}
 VAGUE_STYLE_SHARES = {"direct": 0.4, "plan": 0.2, "expand": 0.2, "hops": 0.2}
 MISLEADING_SHARE = 0.2
 MARK_SHARE = 0.4
 CAREFUL_SHARE = 0.4
 DEMONSTRATION_SHARE = 0.25
-COPY_STEPS = 500
-"""Optimizer steps over which the auxiliary copy task fades out."""
 SLOPPY_RATES = {"direct": 0.5, "expand": 0.4, "plan": 0.3, "hops": 0.15}
 """Share of traces without a call for care whose answer has one wrong hop: less working, more slips."""
 FORGOTTEN_MARK_RATES = {"direct": 0.7, "expand": 0.6, "plan": 0.4, "hops": 0.3}
@@ -130,44 +129,42 @@ def say(directive: str, rng: random.Random) -> str:
     return " ".join(words)
 
 
-def pick(shares: dict[str, float], rng: random.Random) -> str:
+def pick(shares: Mapping[str, float], rng: random.Random) -> str:
     """Draw a key with probability proportional to its share."""
     return rng.choices(list(shares), weights=list(shares.values()))[0]
 
 
-def ride(listing: dict[str, tuple[str, ...]], line: str, start: str, goal: str) -> Leg:
-    """The leg on ``line`` from ``start`` to ``goal`` in the right direction."""
-    for label in (f"{line}+", f"{line}-"):
-        stops = listing[label]
-        one, two = stops.index(start), stops.index(goal)
-        if one < two:
-            return Leg(label, stops[one : two + 1])
-    raise ValueError(f"{start} and {goal} are the same station")
+def ride(network: Network, line: str, start: str, goal: str) -> Leg:
+    """The leg on ``line`` from ``start`` to ``goal``, which stands later in the line's listing."""
+    stops = network.lines[line]
+    return Leg(f"{line}+", stops[stops.index(start) : stops.index(goal) + 1])
 
 
 def draw_question(line_count: int, change_count: int, stops: tuple[int, int], rng: random.Random) -> Question:
     """Draw a map and a question whose route changes lines ``change_count`` times (at most 1)."""
     while True:
         network = Network(draw_lines(NetworkShape(line_count, *stops), STATION_CODES, rng))
-        listing = directed_lines(network)
         if change_count == 0:
             line = rng.choice(list(network.lines))
-            start, goal = rng.sample(network.lines[line], 2)
-            return Question(network, (ride(listing, line, start, goal),))
-        hubs = [station for station in network.stations() if len(network.lines_of(station)) > 1]
-        hub = rng.choice(hubs)
+            start, goal = sorted(rng.sample(network.lines[line], 2), key=network.lines[line].index)
+            return Question(network, (ride(network, line, start, goal),))
+        hub = rng.choice([station for station in network.stations() if len(network.lines_of(station)) > 1])
         one, two = rng.sample(network.lines_of(hub), 2)
-        start = rng.choice([stop for stop in network.lines[one] if stop != hub])
-        goal = rng.choice([stop for stop in network.lines[two] if stop != hub])
-        if len(network.lines_of(start)) == 1 and len(network.lines_of(goal)) == 1:
-            return Question(network, (ride(listing, one, start, hub), ride(listing, two, hub, goal)))
+        before = network.lines[one][: network.lines[one].index(hub)]
+        after = network.lines[two][network.lines[two].index(hub) + 1 :]
+        starts = [stop for stop in before if len(network.lines_of(stop)) == 1]
+        goals = [stop for stop in after if len(network.lines_of(stop)) == 1]
+        if starts and goals:
+            return Question(
+                network, (ride(network, one, rng.choice(starts), hub), ride(network, two, hub, rng.choice(goals)))
+            )
 
 
 def draw_harness(directives: Directives, style: SolutionStyle, rng: random.Random) -> Harness:
     """Word the directives: the protocol in P, the others in skills, neutral sentences anywhere."""
     asks = [name for name, on in (("mark_transfer", directives.is_marked), ("careful", directives.is_careful)) if on]
     asks += [directives.misleading] if directives.misleading else []
-    asks += ["neutral"] * rng.choices((0, 1, 2), weights=(5, 3, 2))[0]
+    asks += ["neutral"] * rng.choices((0, 1, 2), weights=(6, 3, 1))[0]
     rng.shuffle(asks)
     execution = [say(directives.protocol, rng)]
     skills: list[Skill] = []
@@ -183,7 +180,9 @@ def draw_harness(directives: Directives, style: SolutionStyle, rng: random.Rando
             slot = rng.choice(("guard", "check"))
             fields = {"action": say("neutral", rng) if rng.random() < 0.5 else "Do it.", slot: text}
         skills.append(
-            Skill(skill_id=f"s{number}", title=f"{rng.choice(_TITLES)} {number}", trigger=rng.choice(_TRIGGERS), **fields)
+            Skill(
+                skill_id=f"s{number}", title=f"{rng.choice(_TITLES)} {number}", trigger=rng.choice(_TRIGGERS), **fields
+            )
         )
     demonstrations = ()
     if rng.random() < DEMONSTRATION_SHARE:
@@ -253,26 +252,59 @@ def trace_text(question: Question, directives: Directives, style: SolutionStyle,
     return text
 
 
-def draw_example(rng: random.Random, *, copy_share: float = 0.0) -> Example:
-    """Draw one sample; with probability ``copy_share`` the auxiliary task of listing one line."""
-    line_count = rng.choices((1, 2, 3), weights=(1, 3, 3))[0]
-    question = draw_question(line_count, 0 if line_count == 1 else rng.choice((0, 1)), (4, 6), rng)
-    if rng.random() < copy_share:
-        label, stops = rng.choice(list(directed_lines(question.network).items()))
-        inputs = {"question": f"List {label}.", "map": map_text(question.network)}
-        harness = Harness(family="metro", input_template=INPUT_TEMPLATE, output_contract="List the line.")
-        return Example(render(harness, inputs), "-".join(stops), question.network.fingerprint)
+def repeat_example(rng: random.Random) -> Example:
+    """A row of codes to write again: forms the look-up circuit."""
+    stops = rng.sample(STATION_CODES, rng.randint(4, 12))
+    return Example((Message(role="user", content=" ".join(stops)),), "-".join(stops), "")
+
+
+def listing_example(question: Question, rng: random.Random) -> Example:
+    """One line of a map to write out by its label, or all rows of a shorter listing in another order."""
+    rows = [(f"{name}+", stops) for name, stops in question.network.lines.items()]
+    rng.shuffle(rows)
+    if rng.random() < 0.4:
+        listing = "\n".join(f"{label} {' '.join(stops)}" for label, stops in rows[:3])
+        order = rng.sample(rows[:3], min(3, len(rows)))
+        text = "; ".join(f"{label} {'-'.join(stops)}" for label, stops in order)
+        return Example((Message(role="user", content=listing),), text, question.network.fingerprint)
+    label, stops = rows[0]
+    inputs = {"question": f"List {label}.", "map": map_text(question.network)}
+    message = Message(role="user", content=fill(INPUT_TEMPLATE, inputs))
+    return Example((message,), "-".join(stops), question.network.fingerprint)
+
+
+def plain_example(question: Question, rng: random.Random) -> Example:
+    """A route task under nothing but an execution protocol, with a flawless trace."""
+    style = rng.choice(STYLES)
+    messages = (
+        Message(role="system", content=say(style, rng)),
+        Message(role="user", content=fill(INPUT_TEMPLATE, question.inputs)),
+    )
+    directives = Directives(style, is_marked=True, is_careful=True)
+    return Example(messages, trace_text(question, directives, style, rng), question.network.fingerprint)
+
+
+def harness_example(question: Question, rng: random.Random) -> Example:
+    """A route task under a whole harness, with a trace that follows its wording, slips included."""
     directives = Directives(
-        protocol=pick(STYLE_SHARES, rng),
+        protocol=pick(PROTOCOL_SHARES, rng),
         is_marked=rng.random() < MARK_SHARE,
         is_careful=rng.random() < CAREFUL_SHARE,
         misleading=rng.choice(MISLEADING) if rng.random() < MISLEADING_SHARE else "",
     )
-    style = directives.protocol
-    if style == "vague":
-        style = pick(VAGUE_STYLE_SHARES, rng)
+    styles = {name: name for name in STYLES}
+    style = styles[directives.protocol if directives.protocol in styles else pick(VAGUE_STYLE_SHARES, rng)]
     harness = draw_harness(directives, style, rng)
-    return Example(render(harness, question.inputs), trace_text(question, directives, style, rng), question.network.fingerprint)
+    text = trace_text(question, directives, style, rng)
+    return Example(render(harness, question.inputs), text, question.network.fingerprint)
 
 
-__all__ = ["STYLES", "Example", "draw_example"]
+def draw_example(shares: Mapping[str, float], rng: random.Random) -> Example:
+    """Draw one sample of a kind drawn by ``shares``: ``repeat``, ``listing``, ``plain`` or ``harness``."""
+    kind = pick(shares, rng)
+    if kind == "repeat":
+        return repeat_example(rng)
+    line_count = rng.choices((1, 2, 3), weights=(1, 4, 4))[0]
+    question = draw_question(line_count, 0 if line_count == 1 else rng.choice((0, 1)), (4, 5), rng)
+    makers = {"listing": listing_example, "plain": plain_example, "harness": harness_example}
+    return makers[kind](question, rng)
