@@ -6,6 +6,7 @@ import hashlib
 import json
 import os
 import resource
+import shutil
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -13,6 +14,8 @@ from pathlib import Path
 
 import pytest
 import yaml
+
+from cohelix.startup import NAMES
 
 HERE = Path(__file__).parent
 DYING = HERE / "dying_cohelix.py"
@@ -37,9 +40,13 @@ class Bench:
     def environment(self, **more: str) -> dict[str, str]:
         kept = {name: value for name, value in os.environ.items() if not name.startswith("COHELIX")}
         return {
-            **kept, "PYTHONPATH": str(self.folder / "plugin"), "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1",
-            "TOKENIZERS_PARALLELISM": "false", **more,
-        }  # fmt: skip
+            **kept,
+            "PYTHONPATH": os.pathsep.join(str(self.folder / name) for name in ("code", "plugin")),
+            "HF_HUB_OFFLINE": "1",
+            "OMP_NUM_THREADS": "1",
+            "TOKENIZERS_PARALLELISM": "false",
+            **more,
+        }
 
     def cohelix(
         self, *arguments: str, home: str, die: dict | None = None, file_limit: int | None = None
@@ -123,6 +130,8 @@ class Bench:
 @pytest.fixture(scope="session")
 def bench(tmp_path_factory: pytest.TempPathFactory) -> Bench:
     folder = tmp_path_factory.mktemp("bench")
+    for package in (*NAMES, "cohelix"):  # a copy, since a resume is refused when a file is edited between two sittings
+        shutil.copytree(HERE.parents[1] / package, folder / "code" / package, ignore=shutil.ignore_patterns("*.pyc"))
     plugin = folder / "plugin"
     info = plugin / "letters-1.0.dist-info"
     info.mkdir(parents=True)

@@ -15,24 +15,28 @@ NODES = [
 # One death per sitting, each time before the second graph checkpoint of the sitting: the first one closes the node
 # that was redone. So every node is killed after its work and before its state is saved.
 EVERY_NODE = {"at": "graph", "nth": 2, "when": "before"}
+# One death per sitting, in the order in which a run reaches these writes; ``nth`` counts within the sitting.
 KILLS = [
-    # rollout: a batch is sampled and not recorded; recorded and not trained on
-    {"at": "ledger", "kind": "rollout_batch", "nth": 2, "when": "before"},
-    {"at": "ledger", "kind": "rollout_batch", "nth": 3, "when": "after"},
-    # training: an update is made and the in-block checkpoint not noted; the block ended and not noted
+    # the run exists and its configuration file does not
+    {"at": "run", "nth": 1, "when": "after"},
+    # training: an update is made and the in-block checkpoint not noted
     {"at": "ledger", "kind": "block_progress", "nth": 1, "when": "before"},
-    {"at": "ledger", "kind": "training_block", "nth": 2, "when": "before"},
-    {"at": "checkpoint", "nth": 2, "when": "before"},
+    # rollout: the second batch is sampled and not recorded
+    {"at": "ledger", "kind": "rollout_batch", "nth": 1, "when": "before"},
+    # the block ended and is not noted; it is noted and its checkpoint is not in the lineage
+    {"at": "ledger", "kind": "training_block", "nth": 1, "when": "before"},
+    {"at": "checkpoint", "nth": 1, "when": "before"},
     # gate: the incumbent is measured and the candidate not; the decision is made and not recorded
-    {"at": "ledger", "kind": "evaluation_batch", "nth": 3, "when": "before"},
+    {"at": "ledger", "kind": "evaluation_batch", "nth": 2, "when": "before"},
     {"at": "ledger", "kind": "gate.judge", "nth": 1, "when": "before"},
     # commit: just before and just after its transaction
     {"at": "commit", "nth": 1, "when": "before"},
     {"at": "commit", "nth": 1, "when": "after"},
-    {"at": "traces", "nth": 2, "when": "after"},
-    {"at": "step", "nth": 7, "when": "after"},
-    # the run exists and its configuration file does not
-    {"at": "run", "nth": 1, "when": "after"},
+    # the next block: a batch is recorded and not trained on; its traces are stored and its checkpoint is not
+    {"at": "ledger", "kind": "rollout_batch", "nth": 1, "when": "after"},
+    {"at": "traces", "nth": 1, "when": "after"},
+    # a step's row is written and the graph's checkpoint is not
+    {"at": "step", "nth": 2, "when": "after"},
 ]
 
 
@@ -48,7 +52,7 @@ def sittings(bench, unbroken):
             "every-node": pool.submit(_die_at_every_node, bench),
             "again": pool.submit(bench.run, "again"),
             "other-seed": pool.submit(bench.run, "other-seed", "--set", "seed=1"),
-            **{name_of(die): pool.submit(_die_and_resume, bench, die) for die in KILLS},
+            "writes": pool.submit(_die_at_each_write, bench),
         }
         yield jobs
 
@@ -61,8 +65,11 @@ def _die_at_every_node(bench):
     return done
 
 
-def _die_and_resume(bench, die):
-    return bench.run(name_of(die), die=die), bench.resume(name_of(die))
+def _die_at_each_write(bench):
+    done = [bench.run("writes", die=KILLS[0])]
+    for die in KILLS[1:]:
+        done.append(bench.resume("writes", die=die))
+    return [*done, bench.resume("writes")]
 
 
 def test_the_unbroken_run_gates_trains_and_reports(unbroken):
@@ -89,12 +96,16 @@ def test_a_kill_at_every_node_before_its_state_is_saved_changes_nothing(bench, u
     assert bench.outcome("every-node") == unbroken
 
 
-@pytest.mark.parametrize("die", KILLS, ids=name_of)
-def test_a_kill_at_one_write_changes_nothing(bench, unbroken, sittings, die):
-    killed, resumed = sittings[name_of(die)].result()
-    assert killed.returncode == KILLED, killed.stderr
-    assert resumed.returncode == 0, resumed.stderr
-    assert bench.outcome(name_of(die)) == unbroken
+@pytest.mark.parametrize("number", range(len(KILLS)), ids=[name_of(die) for die in KILLS])
+def test_the_process_was_killed_at_this_write(sittings, number):
+    sitting = sittings["writes"].result()[number]
+    assert sitting.returncode == KILLED, sitting.stderr
+
+
+def test_kills_during_rollout_training_gate_and_commit_change_nothing(bench, unbroken, sittings):
+    last = sittings["writes"].result()[-1]
+    assert last.returncode == 0, last.stderr
+    assert bench.outcome("writes") == unbroken
 
 
 def test_the_graphs_own_checkpoints_may_be_lost_whole(bench, unbroken):
