@@ -84,8 +84,8 @@ def work_ledger(config: RunConfig, store: Store, run_id: str) -> Ledger:
 
 
 def audit_rules(config: RunConfig, suite: Suite) -> AuditRules:
-    """Demonstrations show train tasks alone; no instruction holds a val or test answer of this run."""
-    hidden = [task for split in ("val", "test") for task in suite.tasks(split=split)]
+    """Demonstrations show train tasks alone; no instruction holds a val answer; test is not read here."""
+    hidden = suite.tasks(split="val")
     return AuditRules(
         demonstration_task_ids=frozenset(task.task_id for task in suite.tasks(split="train")),
         protected_texts=tuple(sorted({text for task in hidden for text in _texts(task.gold)})),

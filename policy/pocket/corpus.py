@@ -184,7 +184,7 @@ def draw_harness(directives: Directives, style: SolutionStyle, rng: random.Rando
                 skill_id=f"s{number}", title=f"{rng.choice(_TITLES)} {number}", trigger=rng.choice(_TRIGGERS), **fields
             )
         )
-    demonstrations = ()
+    demonstrations: tuple[Demonstration, ...] = ()
     if rng.random() < DEMONSTRATION_SHARE:
         shown = draw_question(2, rng.choice((0, 1, 1)), (3, 4), rng)
         answer = completion_text(working_text(shown.network, shown.legs, style), route_text(shown.legs))
@@ -292,7 +292,7 @@ def harness_example(question: Question, rng: random.Random) -> Example:
         is_careful=rng.random() < CAREFUL_SHARE,
         misleading=rng.choice(MISLEADING) if rng.random() < MISLEADING_SHARE else "",
     )
-    styles = {name: name for name in STYLES}
+    styles: dict[str, SolutionStyle] = {name: name for name in STYLES}
     style = styles[directives.protocol if directives.protocol in styles else pick(VAGUE_STYLE_SHARES, rng)]
     harness = draw_harness(directives, style, rng)
     text = trace_text(question, directives, style, rng)

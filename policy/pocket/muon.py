@@ -27,7 +27,8 @@ def orthogonalise(matrix: torch.Tensor, *, iterations: int = 5) -> torch.Tensor:
     for _ in range(iterations):
         gram = result @ result.T
         result = first * result + (second * gram + third * gram @ gram) @ result
-    return result.T if is_tall else result
+    orthogonal: torch.Tensor = result.T if is_tall else result
+    return orthogonal
 
 
 class Muon(torch.optim.Optimizer):

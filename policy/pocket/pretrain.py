@@ -146,7 +146,7 @@ def sum_gradients(model: LlamaForCausalLM, world: int) -> None:
     gradients = [parameter.grad for parameter in model.parameters() if parameter.grad is not None]
     flat = torch.cat([gradient.flatten() for gradient in gradients])
     torch.distributed.all_reduce(flat)
-    for gradient, part in zip(gradients, flat.split([g.numel() for g in gradients]), strict=True):
+    for gradient, part in zip(gradients, torch.split(flat, [g.numel() for g in gradients]), strict=True):
         gradient.copy_(part.view_as(gradient))
 
 
@@ -212,7 +212,7 @@ class Session:
             piece_ids, piece_labels = ids[part, :width], labels[part, :width]
             share = int((piece_labels != -100).sum()) / total
             loss = completion_loss(self.model, piece_ids, piece_labels) * share
-            loss.backward()
+            loss.backward()  # type: ignore[no-untyped-call]
             loss_sum += loss.item()
         sum_gradients(self.model, self.world)
         torch.nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
