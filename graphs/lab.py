@@ -194,7 +194,9 @@ def open_engine(config: RunConfig, store: Store, checkpoint_id: str) -> RolloutE
 
 def _told(before: CheckpointRecord, harness: Harness, result: BlockResult) -> Produced:
     steps: list[JsonValue] = [step.model_dump(mode="json") for step in result.steps]
-    last = result.steps[-1]
+    trained = (
+        f"exact {result.steps[0].exact_mean:.3f} -> {result.steps[-1].exact_mean:.3f}" if result.steps else "none made"
+    )
     return Produced(
         result=None,
         saw={
@@ -209,7 +211,7 @@ def _told(before: CheckpointRecord, harness: Harness, result: BlockResult) -> Pr
             "steps": steps,
             "stop": result.stop,
         },
-        said=f"{len(result.steps)} rollout steps, exact {result.steps[0].exact_mean:.3f} -> {last.exact_mean:.3f}"
+        said=f"{len(result.steps)} rollout steps, {trained}"
         + (f"; stopped early: {result.stop}" if result.stop else ""),
         usage=add_usage(trace.usage for trace in result.traces),
     )

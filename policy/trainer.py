@@ -84,7 +84,8 @@ class GrpoBlockTrainer:
 
         Raises:
             TrainingError: a number is not finite, too many attempts have no score, or the request is inconsistent.
-            NoSignal: not one rollout step found a full batch of groups with signal.
+            NoSignal: the first rollout step of the policy's life found no full batch of groups with signal. A later
+                block without signal ends with ``stop`` set and its parent's weights.
             CheckpointError: the parent is torn or belongs to another policy.
         """
         torch.set_num_threads(request.config.threads)
@@ -153,7 +154,7 @@ class GrpoBlockTrainer:
             try:
                 trainer.train()
             except NoSignal as error:
-                if not run.steps:
+                if run.state.progress.rollout_steps == 0:
                     raise
                 return str(error)
         return ""
@@ -169,7 +170,10 @@ class GrpoBlockTrainer:
             step, position = run.request.first_step + len(run.steps), run.state.progress.position
             run.collector.engine.policy_id = run.state.policy_id  # type: ignore[misc]
             run.rollouts.append(run.collector.key(step, position))
-            return run.collector.collect(step, position, run.ledger)
+            batch = run.collector.collect(step, position, run.ledger)
+            if batch.stop:  # a later block must not draw these tasks first again
+                run.state.progress = run.state.progress.model_copy(update={"position": batch.next_position})
+            return batch
 
         def on_step(batch: RolloutBatch, metrics: StepMetrics) -> None:
             before, updates = run.state.progress, run.request.config.updates_per_rollout_step

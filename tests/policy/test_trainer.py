@@ -215,6 +215,18 @@ def test_signal_that_dries_up_ends_the_block_with_the_weights_it_has(home):
     assert len(result.traces) == 32, "the attempts without signal are evidence too"
 
 
+def test_a_later_block_without_signal_keeps_the_weights_and_says_why(home):
+    first = block_script.train(home, "full", 0, 1, None, DictLedger(), block_script.CONFIG)
+    solved = BrokenSuite(lambda *a, **k: Scored(parts={"exact": 1.0}, reward=1.0))
+    bound = block_script.CONFIG.model_copy(update={"dynamic_sampling": DynamicSampling(max_groups_factor=1.0)})
+    trainer, asked = request(home, suite=solved, parent=first.checkpoint, first_step=1, config=bound)
+    result = trainer.train(asked, DictLedger())
+    assert result.steps == () and result.policy_id == first.policy_id
+    assert "with all rewards equal" in result.stop and len(result.traces) == 16
+    assert result.progress.rollout_steps == 1
+    assert result.progress.position > first.progress.position, "the next block draws other tasks"
+
+
 def test_the_kl_term_sees_the_base_policy(home):
     for kind in ("full", "lora"):
         config = block_script.CONFIG.model_copy(update={"beta": 0.1, "updates_per_rollout_step": 1})
