@@ -101,6 +101,31 @@ def table(jobs: list[Job], home: Path) -> dict[str, Any]:
     return rows
 
 
+def points(row: dict[str, Any]) -> str:
+    """Mean and 95 % interval, in points."""
+    return f"{100 * row['mean']:.1f} [{100 * row['low']:.1f}, {100 * row['high']:.1f}]"
+
+
+def show_seeds(jobs: list[Job], home: Path) -> None:
+    """Print one line per run: val and test accuracy with intervals, gain, gate decisions."""
+    print("| run | base val | final val | base test | final test | test gain | accept/tie/reject | seconds |")
+    print("|---|---|---|---|---|---|---|---|")
+    for job in jobs:
+        report = job.report(home)
+        if report is None:
+            continue
+        scores = {(row["label"], row["split"]): row for row in report["scores"]}
+        final = {split: scores.get(("final", split), scores["base", split]) for split in ("val", "test")}
+        gains = [points(gain) for gain in report["gains"] if gain["split"] == "test"]
+        words = [gate["outcome"] for gate in report["gates"]]
+        counts = "/".join(str(words.count(word)) for word in ("accept", "tie", "reject"))
+        print(
+            f"| {job.condition} {job.seed} | {100 * scores['base', 'val']['mean']:.1f} "
+            f"| {100 * final['val']['mean']:.1f} | {points(scores['base', 'test'])} | {points(final['test'])} "
+            f"| {gains[0] if gains else '-'} | {counts} | {report['seconds']:.0f} |"
+        )
+
+
 def show(rows: dict[str, dict[str, Any]]) -> None:
     """Print one line per condition, and paired tests of vace against the others."""
     print("| condition | base test | final test | sd | gain | accepts/ties/rejects | seconds a run |")
@@ -143,6 +168,7 @@ def main() -> None:
     ]  # fmt: skip
     run_all(jobs, options.home, options.jobs, options.threads)
     rows = table(jobs, options.home)
+    show_seeds(jobs, options.home)
     show(rows)
     if options.json:
         options.json.write_text(json.dumps(rows, indent=2) + "\n", encoding="utf-8")
