@@ -128,7 +128,7 @@ class Report(Record):
         words = [gate.outcome for gate in self.gates]
         return {word: words.count(word) for word in dict.fromkeys(words)}
 
-    def score(self, label: Label, split: Split) -> ScoreLine | None:
+    def score(self, label: Label, *, split: Split) -> ScoreLine | None:
         """One accuracy, or None when it was not measured."""
         found = [line for line in self.scores if (line.label, line.split) == (label, split)]
         return found[0] if found else None

@@ -59,7 +59,7 @@ class Crew:
         self._store.lineage.save_harness(seed_harness, note="seed harness of the suite", run_id=self._run_id)
         if not count:
             return seed_harness.harness_id
-        tasks, style = self._scout.tasks("train"), self._config.strategy.demonstration_style
+        tasks, style = self._scout.tasks(split="train"), self._config.strategy.demonstration_style
         teacher = self._roles.teacher
         done = self._work.once(
             "teacher",
@@ -87,13 +87,13 @@ class Crew:
 
     def score_val(self, checkpoint_id: str, harness_id: str) -> float:
         """Mean val accuracy of a pair."""
-        return self._scout.measure(checkpoint_id, self._harness(harness_id), "val").mean
+        return self._scout.measure(checkpoint_id, self._harness(harness_id), split="val").mean
 
     # Evidence
 
     def train(self, checkpoint_id: str, harness_id: str) -> Block:
         """One RL block; its rollouts are the evidence."""
-        return self._lab.train(checkpoint_id, self._harness(harness_id), self._scout.tasks("train"))
+        return self._lab.train(checkpoint_id, self._harness(harness_id), self._scout.tasks(split="train"))
 
     def explore(self, checkpoint_id: str, harness_id: str, *, round_number: int) -> str:
         """Attempts of unchanged weights at train tasks drawn for this round; returns the evidence key."""
@@ -169,8 +169,8 @@ class Crew:
         candidate = self._harness(candidate_id) if candidate_id else None
         gate = self._roles.gate
         is_sound = candidate is not None and not gate.judge(incumbent, candidate).findings
-        before = self._scout.measure(checkpoint_id, incumbent, "val")
-        after = self._scout.measure(checkpoint_id, candidate, "val") if candidate and is_sound else None
+        before = self._scout.measure(checkpoint_id, incumbent, split="val")
+        after = self._scout.measure(checkpoint_id, candidate, split="val") if candidate and is_sound else None
         done = self._work.once(
             "gate",
             "judge",
@@ -249,7 +249,7 @@ class Crew:
             {
                 "label": label,
                 "evaluation_id": self._scout.measure(
-                    pair["checkpoint_id"], self._harness(pair["harness_id"]), split
+                    pair["checkpoint_id"], self._harness(pair["harness_id"]), split=split
                 ).evaluation_id,
             }
             for label, pair in (("base", first), ("final", final))

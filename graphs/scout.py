@@ -31,18 +31,18 @@ class Scout:
         self._lab = lab
         self._work = work
 
-    def tasks(self, split: Split) -> tuple[Task, ...]:
+    def tasks(self, *, split: Split) -> tuple[Task, ...]:
         """The tasks of a split that this run may read."""
         wanted: int | None = getattr(self._config.budget.tasks, split)
         return self._suite.tasks(split=split)[:wanted]
 
-    def measure(self, checkpoint_id: str, harness: Harness, split: Split) -> Evaluation:
+    def measure(self, checkpoint_id: str, harness: Harness, *, split: Split) -> Evaluation:
         """A pair on val or test; the same tasks, decoding and seeds every time."""
         replicates = self._config.budget.replicates
         request = self._request(
             harness,
-            self.tasks(split),
-            split,
+            self.tasks(split=split),
+            split=split,
             purpose=VAL_PURPOSE if split == "val" else REPORT,
             replicates=replicates.val if split == "val" else replicates.test,
             seed=derive_seed(self._config.seed, split),
@@ -51,10 +51,10 @@ class Scout:
 
     def explore(self, checkpoint_id: str, harness: Harness, *, round_number: int) -> str:
         """Attempts at train tasks drawn for this round; returns the ledger key of their trace ids."""
-        pool, wanted = self.tasks("train"), self._config.strategy.explore_tasks
+        pool, wanted = self.tasks(split="train"), self._config.strategy.explore_tasks
         seed = derive_seed(self._config.seed, EXPLORE, round_number)
         tasks = random.Random(seed).sample(pool, min(wanted, len(pool)))
-        request = self._request(harness, tasks, "train", purpose=EXPLORE, replicates=1, seed=seed)
+        request = self._request(harness, tasks, split="train", purpose=EXPLORE, replicates=1, seed=seed)
         evaluation = self._run(request, checkpoint_id)
         key = f"evidence-{evaluation.evaluation_id}"
         ids: list[Any] = list(evaluation.trace_ids)
@@ -62,7 +62,7 @@ class Scout:
         return key
 
     def _request(
-        self, harness: Harness, tasks: Sequence[Task], split: Split, *, purpose: str, replicates: int, seed: int
+        self, harness: Harness, tasks: Sequence[Task], *, split: Split, purpose: str, replicates: int, seed: int
     ) -> EvaluationRequest:
         strategy = self._config.strategy
         return EvaluationRequest(

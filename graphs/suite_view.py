@@ -36,7 +36,7 @@ def suite_view(name: str, overrides: Sequence[str], *, split: str, index: int) -
     """
     suite = build_suite(load_suite_config(name, overrides))
     harness = suite.seed_harness()
-    task = _task(suite, split, index)
+    task = _task(suite, index, split=split)
     return {
         "name": suite.name,
         "family": suite.family,
@@ -68,7 +68,7 @@ def _split_view(tasks: Sequence[Task]) -> View:
     return {"tasks": len(tasks), "strata": dict(sorted(strata.items()))}
 
 
-def _task(suite: Suite, split: str, index: int) -> Task:
+def _task(suite: Suite, index: int, *, split: str) -> Task:
     known = [name for name in SPLITS if name == split]
     if not known:
         raise UserError("cannot show a task", got=f"split {split!r}", expected=f"one of {list(SPLITS)}")

@@ -51,7 +51,7 @@ class MapTabSuite:
         variants = config.variants or VARIANTS
         self._queries: dict[Split, tuple[MapTabQuery, ...]] = {
             split: tuple(
-                query for variant in variants for query in read_queries(self._root, config.domain, variant, split)
+                query for variant in variants for query in read_queries(self._root, config.domain, variant, split=split)
             )
             for split in SPLITS
         }
@@ -59,7 +59,7 @@ class MapTabSuite:
             raise UserError(
                 "reading MapTab failed",
                 got=f"no query file below {self._root}",
-                expected=f"for example {query_file(config.domain, variants[0], 'test')}",
+                expected=f"for example {query_file(config.domain, variants[0], split='test')}",
                 do="point root at the folder that holds metromap/ or travelmap/",
             )
         self._links_by_id: dict[str, Links | None] = {}

@@ -231,7 +231,7 @@ def validate_maptab(root: str | Path) -> tuple[VariantAgreement, ...]:
     for domain in DOMAINS:
         for variant in VARIANTS:
             for split in SPLITS:
-                queries = read_queries(folder, domain, variant, split)
+                queries = read_queries(folder, domain, variant, split=split)
                 if queries:
                     rows.append(tally([check_query(folder, query) for query in queries], queries))
     if not rows:

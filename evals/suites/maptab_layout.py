@@ -90,7 +90,7 @@ def find_table(root: Path, relative: str) -> Path | None:
     return found or (resolve(root, str(Path(relative).with_suffix(other))) if other else None)
 
 
-def query_file(domain: MapTabDomain, variant: MapTabVariant, split: Split) -> str:
+def query_file(domain: MapTabDomain, variant: MapTabVariant, *, split: Split) -> str:
     """Repo-relative path of a query file."""
     return f"{domain}map/data/{split}_set/{domain}map_shortest_path_query_{variant}_{split}_set.json"
 
@@ -102,7 +102,7 @@ def _fault(path: Path, index: int, got: str, expected: str) -> UserError:
 
 
 def _parse_query(
-    path: Path, index: int, entry: dict[str, JsonValue], domain: MapTabDomain, variant: MapTabVariant, split: Split
+    path: Path, index: int, entry: dict[str, JsonValue], domain: MapTabDomain, variant: MapTabVariant, *, split: Split
 ) -> MapTabQuery:
     ends = ("station_1", "station_2") if domain == "metro" else ("spot_1", "spot_2")
     place = "city" if domain == "metro" else "scenic_spot"
@@ -130,17 +130,17 @@ def _parse_query(
     return query
 
 
-def read_queries(root: Path, domain: MapTabDomain, variant: MapTabVariant, split: Split) -> tuple[MapTabQuery, ...]:
+def read_queries(root: Path, domain: MapTabDomain, variant: MapTabVariant, *, split: Split) -> tuple[MapTabQuery, ...]:
     """All queries of one file, in file order; empty when the file is absent.
 
     Raises:
         UserError: the file is not a JSON list of queries in the layout.
     """
-    path = resolve(root, query_file(domain, variant, split))
+    path = resolve(root, query_file(domain, variant, split=split))
     if path is None:
         return ()
     entries = _read_json_list(path)
-    return tuple(_parse_query(path, index, entry, domain, variant, split) for index, entry in enumerate(entries))
+    return tuple(_parse_query(path, index, entry, domain, variant, split=split) for index, entry in enumerate(entries))
 
 
 def _read_json_list(path: Path) -> list[dict[str, JsonValue]]:

@@ -80,7 +80,7 @@ class MetroSuite:
     def problems(self, *, split: Split) -> tuple[Problem, ...]:
         """Maps, questions and proven optima of one split, in task order."""
         if split not in self._problems:
-            drawn = draw_problems(self.preset, self.seed, split)
+            drawn = draw_problems(self.preset, self.seed, split=split)
             self._problems[split] = tuple(itertools.islice(drawn, self.counts[split]))
         return self._problems[split]
 
@@ -88,7 +88,7 @@ class MetroSuite:
         """Fingerprints of the maps of one split; training asserts that it shares none."""
         return frozenset(problem.network.fingerprint for problem in self.problems(split=split))
 
-    def _task(self, split: Split, index: int, problem: Problem) -> Task:
+    def _task(self, index: int, problem: Problem, *, split: Split) -> Task:
         task_id = f"{self.name}-{split}-{index:04d}"
         self._by_task[task_id] = problem
         return Task(
@@ -102,7 +102,9 @@ class MetroSuite:
 
     def tasks(self, *, split: Split) -> tuple[Task, ...]:
         """The frozen tasks of one split, strata in a fixed cycle."""
-        return tuple(self._task(split, index, problem) for index, problem in enumerate(self.problems(split=split)))
+        return tuple(
+            self._task(index, problem, split=split) for index, problem in enumerate(self.problems(split=split))
+        )
 
     def problem(self, task: Task) -> Problem:
         """The map and question behind a task of this suite.

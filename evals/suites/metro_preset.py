@@ -136,7 +136,7 @@ def map_split(fingerprint: str) -> Split:
     return next(split for split, buckets in _SPLIT_BUCKETS.items() if bucket in buckets)
 
 
-def stream_seed(preset: MetroPreset, seed: int, split: Split) -> int:
+def stream_seed(preset: MetroPreset, seed: int, *, split: Split) -> int:
     """The integer seed of one split's random stream, inside :data:`SUITE_SEED_RANGE`."""
     if not 0 <= seed < SUITE_SEED_COUNT:
         raise ValueError(f"a metro suite's seed failed; got {seed}; expected 0..{SUITE_SEED_COUNT - 1}")
@@ -184,12 +184,12 @@ def _draw_query(
     return None
 
 
-def draw_problems(preset: MetroPreset, seed: int, split: Split) -> Iterator[Problem]:
+def draw_problems(preset: MetroPreset, seed: int, *, split: Split) -> Iterator[Problem]:
     """Endless problems of one split; a longer draw starts with the shorter one.
 
     Strata follow each other in a fixed cycle, so every prefix is balanced; each map is used once.
     """
-    rng = random.Random(stream_seed(preset, seed, split))
+    rng = random.Random(stream_seed(preset, seed, split=split))
     seen: set[str] = set()
     for map_difficulty, query_difficulty in itertools.cycle(preset.strata):
         while True:

@@ -36,15 +36,15 @@ def test_solver_agrees_with_hand_worked_gold_in_all_variants(tmp_path, as_csv, f
 def test_the_root_wins_over_raw_and_raw_over_assets(tmp_path):
     for folder, count in (("", 1), ("raw", 2), ("assets", 3)):
         write_queries(tmp_path / folder, "metro", "only_map", [query("metro", [METRO_BY_B])] * count)
-    assert len(read_queries(tmp_path, "metro", "only_map", "test")) == 1
+    assert len(read_queries(tmp_path, "metro", "only_map", split="test")) == 1
     (tmp_path / "metromap/data/test_set/metromap_shortest_path_query_only_map_test_set.json").unlink()
-    assert len(read_queries(tmp_path, "metro", "only_map", "test")) == 2
+    assert len(read_queries(tmp_path, "metro", "only_map", split="test")) == 2
 
 
 def test_every_field_is_read(tmp_path):
     entry = query("metro", [METRO_BY_C], (1, 0, 0, 0)) | {"Total_Time": 9, "rank": 4}
     write_queries(tmp_path, "metro", "map_and_tab_with_constraint_1", [entry])
-    (read,) = read_queries(tmp_path, "metro", "map_and_tab_with_constraint_1", "test")
+    (read,) = read_queries(tmp_path, "metro", "map_and_tab_with_constraint_1", split="test")
     assert (read.country, read.place, read.start, read.goal) == ("x_land", "tie", "東京", "End")
     assert (read.map_difficulty, read.query_difficulty, read.weights) == ("Easy", "Hard", (1, 0, 0, 0))
     assert (read.route_vertex_numbers, read.transfer_vertex_numbers) == ((4,), (1,))

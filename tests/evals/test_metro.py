@@ -77,11 +77,11 @@ def test_suite_fingerprints_cover_every_map_of_every_seed():
 
 
 def test_random_streams_are_distinct_and_lie_in_the_named_range():
-    seeds = [stream_seed(p, s, split) for p in PRESETS.values() for s in range(50) for split in SPLITS]
+    seeds = [stream_seed(p, s, split=split) for p in PRESETS.values() for s in range(50) for split in SPLITS]
     assert len(set(seeds)) == len(seeds)
     assert set(seeds) <= set(SUITE_SEED_RANGE[:10_000])
     with pytest.raises(ValueError, match="expected 0"):
-        stream_seed(PRESETS["pocket"], len(SUITE_SEED_RANGE), "train")
+        stream_seed(PRESETS["pocket"], len(SUITE_SEED_RANGE), split="train")
 
 
 def test_pocket_training_draws_from_another_seed_range():

@@ -67,14 +67,14 @@ def made() -> Report:
 
 
 def test_accuracies_and_intervals_by_hand() -> None:
-    line = made().score("final", "val")
+    line = made().score("final", split="val")
     assert line is not None and line.replicate_std is None
     # 8 of 10, Wilson: 49.0 to 94.3
     assert (line.mean, line.low, line.high) == pytest.approx((0.8, 0.4902, 0.9433), abs=1e-4)
-    thrice = made().score("final", "test")
+    thrice = made().score("final", split="test")
     assert thrice is not None
     assert thrice.replicate_means == (0.8, 0.8, 0.8) and thrice.replicate_std == pytest.approx(0.0)
-    assert made().score("final", "train") is None
+    assert made().score("final", split="train") is None
 
 
 def test_the_gain_is_paired_by_task() -> None:
