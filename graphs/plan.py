@@ -89,7 +89,7 @@ def make_plan(config: RunConfig, suite: Suite) -> Plan:
     block = _block(config, sizes) if counts.blocks else Cost()
     explore = _attempts(config, sizes, train=strategy.explore_tasks) if counts.explorations else Cost()
     proposal = _calls(config, {"diagnoser": 1, "proposer": 1}) if counts.proposals else Cost()
-    measured = val.times(2 if strategy.condition == "vace" else 1)
+    measured = val.times(2 if strategy.condition in ("vace", "whale") else 1)  # else a side is known before
     opening = explore if counts.explorations else block
     start = val.plus(_calls(config, {"teacher": strategy.seed_demonstrations}))
     all_rounds = block.times(counts.blocks).plus(explore.times(counts.explorations))

@@ -27,7 +27,7 @@ def _plan(condition, **budget):
     ("condition", "train", "updates", "rounds_val", "report_test"),
     [
         ("vace", 3 * 40, 30, 3 * 2 * 10, 120),
-        ("whale", 3 * 40, 30, 3 * 10, 120),
+        ("whale", 3 * 40, 30, 3 * 2 * 10, 120),
         ("rl-only", 3 * 40, 30, 3 * 10, 120),
         ("harness-only", 3 * 7, 0, 3 * 10, 120),
         ("sia", 3 * 7 + 3 * 40, 30, 6 * 10, 120),
