@@ -33,6 +33,7 @@ class MetroConfig(Record):
     """Synthetic metro networks, drawn from a seed."""
 
     type: Literal["metro"] = "metro"
+    """Which suite this is."""
     preset: PresetName = "pocket"
     """Size and wording: ``pocket`` (codes), ``mini`` (names), ``standard`` (tables and weights)."""
     seed: int = Field(default=0, ge=0, lt=SUITE_SEED_COUNT)
@@ -57,9 +58,11 @@ class MapTabConfig(Record):
     """Query files and tables in the MapTab layout, read from a folder."""
 
     type: Literal["maptab"] = "maptab"
+    """Which suite this is."""
     root: str
     """Folder that holds ``metromap/`` or ``travelmap/``."""
     domain: MapTabDomain = "metro"
+    """``metro`` (lines and transfers) or ``travel`` (scenic spots)."""
     variants: tuple[MapTabVariant, ...] = ()
     """Variants to load; empty loads every variant that has a query file."""
     reward: RewardConfig = RewardConfig()
@@ -70,6 +73,7 @@ class PluginConfig(Record):
     """A suite that another distribution registers under the entry-point group ``cohelix.suites``."""
 
     type: Literal["plugin"] = "plugin"
+    """Which suite this is."""
     name: str
     """Entry-point name."""
     options: dict[str, JsonValue] = {}

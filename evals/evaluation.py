@@ -167,6 +167,8 @@ def pair_evaluations(incumbent: Evaluation, candidate: Evaluation) -> PairedScor
     Raises:
         ValueError: they were not measured alike; the message names what differs.
         EmptyMean: no attempt was scored on both sides.
+
+    Source: METHODS §1, step 3 (same task ids, same evaluator, same sampling seeds, mean over tasks).
     """
     _refuse_unlike(incumbent, candidate)
     before, after = _by_attempt(incumbent.attempts), _by_attempt(candidate.attempts)

@@ -222,6 +222,8 @@ def holm(p_values: Sequence[float]) -> tuple[float, ...]:
 
     Raises:
         ValueError: a value outside 0..1.
+
+    Source: METHODS §2 Statistics (within one named family of tests).
     """
     if any(not 0 <= p <= 1 for p in p_values):
         raise ValueError(f"p values must lie in 0..1; got {list(p_values)}")
@@ -264,6 +266,8 @@ def macro_f1(gold: ArrayLike, predicted: ArrayLike) -> float:
 
     Raises:
         ValueError: shapes differ or are not two-dimensional, or a value is neither 0 nor 1.
+
+    Source: METHODS §2 Statistics, label tasks; differs: a label that is positive on neither side counts as 0.
     """
     truth, guess = np.asarray(gold, dtype=np.float64), np.asarray(predicted, dtype=np.float64)
     if truth.ndim != 2 or truth.shape != guess.shape:

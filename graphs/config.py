@@ -28,6 +28,7 @@ class VaceConfig(Record):
     """Validation-gated alternation of RL blocks and harness proposals."""
 
     type: Literal["vace"] = "vace"
+    """Which strategy this is."""
     condition: Condition = "vace"
     """Which arm runs: vace alternates and gates; the others leave a part out (see graphs/vace.py)."""
     rounds: int = Field(default=4, ge=1)

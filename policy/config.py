@@ -26,6 +26,7 @@ class PocketPolicyConfig(Record):
     """The policy shipped inside this package: about one million parameters, trained on CPU."""
 
     type: Literal["pocket"] = "pocket"
+    """Which policy this is."""
     lora: LoraConfig | None = None
     """Adapters to train; None trains all weights, which at this size is cheaper and stronger."""
     device: Literal["cpu", "cuda"] = "cpu"
@@ -38,6 +39,7 @@ class HfPolicyConfig(Record):
     """Any transformers causal language model with a chat template."""
 
     type: Literal["hf"]
+    """Which policy this is."""
     model: str
     """Directory or hub id."""
     revision: str | None = None

@@ -4,6 +4,7 @@ TRL keeps the training loop, gradient accumulation, clipping and the optimizer's
 the data loader (batches are placeholders: tasks are drawn when they are sampled, so a prefetched batch
 can never go with stale weights), generation and scoring (:mod:`policy.rollout`), the cut into updates
 (whole groups, :mod:`policy.mini_batch`) and the loss (:mod:`policy.loss`).
+Source: METHODS §1 (RL) and §2, DAPO; differs: as listed in docs/design/decisions.md, Training.
 """
 
 from __future__ import annotations

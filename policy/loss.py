@@ -42,7 +42,14 @@ def clipped_surrogate(
 
 
 def k3_divergence(log_probability: Tensor, reference: Tensor) -> Tensor:
-    """Low-variance estimate of KL(policy || reference) per token: ``exp(d) - d - 1``, d = reference - policy."""
+    """Low-variance estimate of KL(policy || reference) per token: ``exp(d) - d - 1``, d = reference - policy.
+
+    Args:
+        log_probability: (samples, tokens), nats, under the trained weights.
+        reference: (samples, tokens), nats, under the reference policy.
+
+    Source: METHODS §2, DAPO (k3 estimator, in the loss and not in the reward).
+    """
     difference = reference - log_probability
     return torch.exp(difference) - difference - 1
 
@@ -51,6 +58,13 @@ def token_sum(values: Tensor, mask: Tensor, *, tokens: Tensor | float) -> Tensor
     """Sum over the masked tokens divided by ``tokens``, the count over the whole mini-batch.
 
     Over the parts of a mini-batch these add up to the mean over all its tokens.
+
+    Args:
+        values: (samples, tokens) losses.
+        mask: (samples, tokens), 1 where a token counts.
+        tokens: masked tokens of the whole mini-batch.
+
+    Source: METHODS §2, DAPO (token mean, normalised per update's mini-batch).
     """
     return (values * mask).sum() / tokens
 
@@ -59,6 +73,13 @@ def sequence_sum(values: Tensor, mask: Tensor, *, samples: Tensor | float) -> Te
     """Sum over samples of each sample's token mean, divided by ``samples``, the mini-batch's count.
 
     A sample with no masked token contributes 0 and must not be among ``samples``.
+
+    Args:
+        values: (samples, tokens) losses.
+        mask: (samples, tokens), 1 where a token counts.
+        samples: samples of the whole mini-batch.
+
+    Source: METHODS §3, objective (per-response length mean).
     """
     means = (values * mask).sum(dim=-1) / mask.sum(dim=-1).clamp(min=1)
     return means.sum() / samples

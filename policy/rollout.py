@@ -1,4 +1,8 @@
-"""Collect one rollout step: sample groups, drop those without signal, replace them until the batch is full."""
+"""Collect one rollout step: sample groups, drop those without signal, replace them until the batch is full.
+
+Source: METHODS §1 (oversampling and filtering) and §2, DAPO, dynamic sampling; differs: a bound on the sampled
+groups ends the step instead of sampling for ever.
+"""
 
 from __future__ import annotations
 
