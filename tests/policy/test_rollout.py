@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import dataclasses
 import math
 
 import pytest
@@ -128,6 +129,42 @@ def test_a_recorded_batch_is_not_sampled_again_and_is_the_same():
     assert first == again and len(engine.calls) == 1
     collector(engine).collect(3, 3, ledger)
     assert len(engine.calls) == 2, "another step is other work"
+
+
+OTHER_HARNESS = HARNESS.model_copy(update={"output_contract": "Only letters, please."})
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"harness": OTHER_HARNESS},
+        {"seed": 6},
+        {"identity": {"suite": "another"}},
+        {"config": RlConfig(prompts_per_step=3, group_size=4, temperature=0.5)},
+        {"config": RlConfig(prompts_per_step=3, group_size=4, max_tokens=9)},
+        {"config": RlConfig(prompts_per_step=3, group_size=4, dynamic_sampling=DynamicSampling(enabled=False))},
+        {"config": RlConfig(prompts_per_step=3, group_size=4, threads=2)},
+    ],
+    ids=lambda change: "-".join(change),
+)
+def test_what_decides_a_batch_is_in_its_key_so_two_harness_versions_never_mix(change):
+    engine = ScriptedEngine(lambda user, index: "a" * (index + 1))
+    ledger, first = DictLedger(), collector(engine)
+    other = dataclasses.replace(first, **change)
+    assert first.collect(0, 0, ledger).harness_id == HARNESS.harness_id
+    assert other.key(0, 0) != first.key(0, 0)
+    assert other.collect(0, 0, ledger).harness_id == other.harness.harness_id
+    assert len(engine.calls) == 2, "the recorded batch is another one's"
+
+
+def test_other_weights_sample_their_own_batch():
+    ledger, asked = DictLedger(), []
+    for policy_id in ("policy-1", "policy-2"):
+        engine = ScriptedEngine(lambda user, index: "a" * (index + 1))
+        engine.policy_id = policy_id
+        assert collector(engine).collect(0, 0, ledger).policy_id == policy_id
+        asked += engine.calls
+    assert len(asked) == 2
 
 
 def test_every_attempt_has_its_own_seed_and_every_step_its_own_stream():
