@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import difflib
+import math
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal, get_args, get_origin
 
@@ -15,11 +17,15 @@ from graphs.config import RunConfig
 from harness.errors import UserError
 
 
+_MERGE = "tag:yaml.org,2002:merge"
+"""Tag of the key ``<<``, which takes the keys of another mapping."""
+
+
 class _StrictLoader(yaml.SafeLoader):
     """Safe YAML that refuses a repeated key, which plain YAML lets win in silence."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        keys = [self.construct_object(key, deep=True) for key, _ in node.value]
+        keys = [self.construct_object(key, deep=True) for key, _ in node.value if key.tag != _MERGE]
         repeated = sorted({str(key) for key in keys if keys.count(key) > 1})
         if repeated:
             raise yaml.constructor.ConstructorError(None, None, f"key {repeated} is given twice", node.start_mark)
@@ -36,16 +42,45 @@ def load_config(path: str | Path, overrides: Sequence[str] = ()) -> RunConfig:
     Raises:
         UserError: no such file, broken YAML, an unknown key, a value out of range; the message names the key.
     """
-    return parse_config(_apply(read_yaml(path), overrides), source=str(path))
+    with _not_too_deep(str(path)):
+        return parse_config(_apply(read_yaml(path), overrides), source=str(path))
 
 
 def parse_config(raw: Mapping[str, JsonValue], *, source: str) -> RunConfig:
     """Validate a raw mapping; ``source`` is named in the error."""
     try:
-        return RunConfig.model_validate(dict(raw))
+        config = RunConfig.model_validate(dict(raw))
+        faults = [f"{key}: must be a finite number; got {value}" for key, value in _not_finite(config.model_dump())]
     except ValidationError as error:
-        faults = "\n".join(f"  {line}" for line in _faults(error))
-        raise UserError(f"configuration {source} is not valid:\n{faults}\n", do="mend the named keys") from None
+        faults = list(_faults(error))
+    if faults:
+        lines = "\n".join(f"  {line}" for line in faults)
+        raise UserError(f"configuration {source} is not valid:\n{lines}\n", do="mend the named keys")
+    return config
+
+
+def _not_finite(value: object, key: str = "") -> Iterator[tuple[str, float]]:
+    """Infinite numbers by dotted key: JSON, and so the store, has none."""
+    if isinstance(value, dict):
+        for name, item in value.items():
+            yield from _not_finite(item, f"{key}.{name}" if key else str(name))
+    elif isinstance(value, list | tuple):
+        for item in value:
+            yield from _not_finite(item, key)
+    elif isinstance(value, float) and not math.isfinite(value):
+        yield key, value
+
+
+@contextmanager
+def _not_too_deep(source: str) -> Iterator[None]:
+    try:
+        yield
+    except RecursionError:
+        raise UserError(
+            f"configuration {source} cannot be read",
+            got="lists, mappings or dotted keys nested too deeply",
+            expected=f"a mapping with the keys {sorted(RunConfig.model_fields)}",
+        ) from None
 
 
 def read_yaml(path: str | Path) -> dict[str, JsonValue]:
@@ -163,4 +198,6 @@ def load_suite_config(name: str, overrides: Sequence[str] = ()) -> SuiteConfig:
     """
     built_in = [tag for model in _models(SuiteConfig) for tag in _tags(model) if tag != "plugin"]
     raw: dict[str, JsonValue] = {"type": name} if name in built_in else {"type": "plugin", "name": name}
-    return parse_config({"suite": _apply(raw, overrides)}, source=f"of suite {name}").suite
+    source = f"of suite {name}"
+    with _not_too_deep(source):
+        return parse_config({"suite": _apply(raw, overrides)}, source=source).suite

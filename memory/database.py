@@ -99,6 +99,8 @@ class Database:
             raise _typed(action, self.place, error) from error
         except sa.exc.SQLAlchemyError as error:
             raise StoreError(f"{action} failed on {self.place}; got {error}") from error
+        except UnicodeEncodeError as error:  # the driver's own: an id typed in another encoding, say
+            raise StoreError(f"{action!r} failed; got text that is not Unicode ({error}); type it as UTF-8") from error
 
 
 def _typed(action: str, place: str, error: sa.exc.DBAPIError) -> StoreError:

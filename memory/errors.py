@@ -25,6 +25,10 @@ class StoreBusy(StoreError):
     """Another process held the database's write lock for longer than the busy timeout."""
 
 
+class BadId(StoreError, ValueError):
+    """An id cannot name a folder; also a ValueError, so that a record's validator can raise it."""
+
+
 class NotFound(StoreError):
     """The asked-for record is not in this store."""
 

@@ -8,6 +8,7 @@ from typing import Literal
 from pydantic import Field, JsonValue, field_validator
 
 from harness.records import Record, content_id
+from memory.errors import BadId
 
 RunStatus = Literal["created", "running", "finished", "failed", "stopped"]
 
@@ -16,15 +17,24 @@ Outcome = Literal["accept", "tie", "reject", "refuse"]
 
 _SAFE_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
+ID_CHARACTERS = 120
+"""Longest id; file systems end at 255 bytes, and temporary names are longer than the id."""
+
+_SHOWN_CHARACTERS = 60
+
 
 def check_id(value: str) -> str:
     """Return ``value`` if it can name a folder, else raise.
 
     Raises:
-        ValueError: it is empty, or has characters that a folder name must not have.
+        BadId: it is empty or too long, or has characters that a folder name must not have.
     """
-    if not _SAFE_ID.fullmatch(value):
-        raise ValueError(f"id {value!r} is not a folder name; use letters, digits, '.', '_' and '-' only")
+    if len(value) > ID_CHARACTERS or not _SAFE_ID.fullmatch(value):
+        shown = value if len(value) <= _SHOWN_CHARACTERS else value[:_SHOWN_CHARACTERS] + "…"
+        raise BadId(
+            f"id {shown!r} is not a folder name; use at most {ID_CHARACTERS} letters, digits, '.', '_' and '-', "
+            "and begin with a letter or digit"
+        )
     return value
 
 

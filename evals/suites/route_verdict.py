@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, Self
+
+from pydantic import Field, model_validator
 
 from evals.reward import route_reward
 from evals.suites.route import RouteScore, parse_completion, score_route, score_route_publicly
@@ -19,12 +21,21 @@ class RewardConfig(Record):
 
     kind: RewardKind = "exact"
     """``exact``: 0 or 1. ``partial``: prefix credit, 1 when exact. ``shaped``: format, partial, exact and length."""
-    max_length_tokens: int = 4096
+    max_length_tokens: int = Field(default=4096, ge=1)
     """``shaped`` only: longest completion."""
-    length_buffer_tokens: int = 512
+    length_buffer_tokens: int = Field(default=512, ge=1)
     """``shaped`` only: tokens before the maximum over which the overlong penalty grows."""
-    fuzzy_threshold: float | None = None
+    fuzzy_threshold: float | None = Field(default=None, gt=0, le=1)
     """None for the strict station match; a similarity ratio only to repeat a published setting."""
+
+    @model_validator(mode="after")
+    def _buffer_fits(self) -> Self:
+        if self.length_buffer_tokens > self.max_length_tokens:
+            raise ValueError(
+                f"length_buffer_tokens={self.length_buffer_tokens} is larger than "
+                f"max_length_tokens={self.max_length_tokens}; the buffer is the end of the longest completion"
+            )
+        return self
 
 
 @dataclass(frozen=True)

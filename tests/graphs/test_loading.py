@@ -120,3 +120,41 @@ def test_loading_a_config_imports_no_heavy_package():
     )
     done = subprocess.run([sys.executable, "-c", code, str(CONFIGS[0])], capture_output=True, text=True)
     assert done.stdout.strip() == "[]", done.stderr
+
+
+@pytest.mark.parametrize(
+    ("overrides", "text"),
+    [
+        ([], MINIMAL + "seed: " + "[" * 3000 + "]" * 3000),
+        (["seed=" + "[" * 3000], MINIMAL),
+        (["suite.seed." + "a." * 3000 + "b=1"], MINIMAL),
+    ],
+    ids=["file", "value", "key"],
+)
+def test_a_configuration_nested_too_deeply_is_the_users_mistake(tmp_path, overrides, text):
+    file = tmp_path / "deep.yaml"
+    file.write_text(text)
+    with pytest.raises(UserError, match="nested too deeply"):
+        load_config(file, overrides)
+
+
+def test_a_merge_key_takes_the_keys_of_another_mapping(tmp_path):
+    file = tmp_path / "merge.yaml"
+    file.write_text(
+        "roles: {teacher: &one {model: openai/a, max_tokens: 5}, proposer: {<<: *one, max_tokens: 6}}\n" + MINIMAL
+    )
+    roles = load_config(file).roles
+    assert (roles.proposer.model, roles.proposer.max_tokens) == ("openai/a", 6)
+
+
+@pytest.mark.parametrize("key", ["strategy.rl.learning_rate", "budget.max_wall_s", "roles.teacher.timeout_s"])
+def test_an_infinite_number_is_refused_since_no_json_holds_it(minimal, key):
+    with pytest.raises(UserError, match=f"{key}: must be a finite number; got inf"):
+        load_config(minimal, [f"{key}=.inf"])
+
+
+def test_a_reward_that_no_completion_could_get_is_refused_at_parse(minimal):
+    with pytest.raises(UserError, match="suite.reward: length_buffer_tokens=512 is larger than max_length_tokens=100"):
+        load_config(minimal, ["suite.reward.max_length_tokens=100"])
+    with pytest.raises(UserError, match="suite.reward.fuzzy_threshold"):
+        load_config(minimal, ["suite.reward.fuzzy_threshold=2"])

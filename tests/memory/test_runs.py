@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from memory.errors import Conflict, IdentityMismatch, NotFound, RunBusy
+from memory.errors import BadId, Conflict, IdentityMismatch, NotFound, RunBusy, StoreError
 from memory.records import RunRecord
 from memory.redaction import REDACTED
 from memory.store import Store
@@ -96,3 +96,20 @@ def test_a_held_run_is_busy_for_the_next_holder_and_free_afterwards(store: Store
             pass
     with store.runs.hold("r1"):
         pass
+
+
+@pytest.mark.parametrize("run_id", ["", "..", "a/b", "a b", "é", "-x", "x" * 121])
+def test_an_id_that_cannot_name_a_folder_is_a_mistake_with_the_rule_in_its_message(store: Store, run_id: str) -> None:
+    for use in (store.runs.folder, store.lineage.checkpoint_folder):
+        with pytest.raises(BadId, match="at most 120 letters"):
+            use(run_id)
+
+
+def test_the_longest_id_names_a_folder(store: Store) -> None:
+    with store.runs.hold("x" * 120):
+        assert store.runs.folder("x" * 120).is_dir()
+
+
+def test_an_id_in_another_encoding_is_refused_by_name(store: Store) -> None:
+    with pytest.raises(StoreError, match="not Unicode"):
+        store.runs.get("r\udcff")
