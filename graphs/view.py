@@ -39,6 +39,8 @@ def list_runs(home: Path) -> list[View]:
 def trace_run(home: Path, run_id: str, *, step: int | None = None) -> View:
     """Every executed node in order, with harness diffs; one step in full when ``step`` is given.
 
+    ``identity`` tells what produced it: resolved config, suite and weights fingerprints, code version.
+
     Raises:
         NotFound: no such run.
         UserError: no such step; the message lists the numbers.
@@ -51,7 +53,11 @@ def trace_run(home: Path, run_id: str, *, step: int | None = None) -> View:
             if step not in numbers:
                 raise UserError(f"run {run_id} has no step {step}", expected=f"one of {numbers}")
             steps = tuple(row for row in steps if row.number == step)
-        return {"run": _run_line(store, record), "steps": [_step_view(store, row) for row in steps]}
+        return {
+            "run": _run_line(store, record),
+            "identity": record.identity,
+            "steps": [_step_view(store, row) for row in steps],
+        }
 
 
 def report_run(home: Path, run_id: str) -> View:

@@ -37,10 +37,16 @@ class Bench:
     folder: Path
     config: Path
 
+    @property
+    def nobody(self) -> Path:
+        """The user's own folder, which no run has any business in."""
+        return self.folder / "nobody"
+
     def environment(self, **more: str) -> dict[str, str]:
-        kept = {name: value for name, value in os.environ.items() if not name.startswith("COHELIX")}
+        kept = {name: value for name, value in os.environ.items() if not name.startswith(("COHELIX", "XDG_", "HF_"))}
         return {
             **kept,
+            "HOME": str(self.nobody),
             "PYTHONPATH": os.pathsep.join(str(self.folder / name) for name in ("code", "plugin")),
             "HF_HUB_OFFLINE": "1",
             "OMP_NUM_THREADS": "1",
@@ -132,6 +138,7 @@ def bench(tmp_path_factory: pytest.TempPathFactory) -> Bench:
     folder = tmp_path_factory.mktemp("bench")
     for package in (*NAMES, "cohelix"):  # a copy, since a resume is refused when a file is edited between two sittings
         shutil.copytree(HERE.parents[1] / package, folder / "code" / package, ignore=shutil.ignore_patterns("*.pyc"))
+    (folder / "nobody").mkdir()
     plugin = folder / "plugin"
     info = plugin / "letters-1.0.dist-info"
     info.mkdir(parents=True)

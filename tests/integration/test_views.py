@@ -29,6 +29,18 @@ def test_the_trace_shows_every_node_in_order_with_what_it_read_wrote_called_and_
     assert len(train["calls"][0]["wrote"]["steps"]) == 2  # metrics of both rollout steps
 
 
+def test_the_trace_names_what_produced_it(bench, unbroken):
+    identity = show(bench, "trace", "r")["identity"]
+    assert identity["config"]["strategy"]["rounds"] == 2
+    assert all(identity[name] for name in ("suite_fingerprint", "policy_fingerprint", "code_version"))
+
+
+def test_state_lies_in_the_home_and_nothing_elsewhere(bench, unbroken):
+    assert [path for path in bench.nobody.rglob("*") if path.is_file()] == []
+    assert not (bench.folder / ".cohelix").exists()  # the working folder of every run of this bench
+    assert {path.name for path in (bench.folder / "unbroken").iterdir()} >= {"store.sqlite", "runs", "checkpoints"}
+
+
 def test_the_trace_shows_gate_numbers_and_harness_diffs(bench, unbroken):
     steps = show(bench, "trace", "r")["steps"]
     gate = next(call for step in steps for call in step["calls"] if call["role"] == "gate")
