@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from graphs.vace import Context
 
 SHARED_SCOPE = "shared"
-"""Ledger scope of runs that reuse each other's identical work; no run may take this name."""
+"""Ledger scope of runs of one code version that reuse each other's identical work; no run's name starts so."""
 MODEL_ROLES: tuple[RoleName, ...] = ("teacher", "diagnoser", "proposer", "selector")
 
 
@@ -79,8 +79,8 @@ def assemble(config: RunConfig, store: Store, run_id: str, recorder: Recorder) -
 
 
 def work_ledger(config: RunConfig, store: Store, run_id: str) -> Ledger:
-    """The ledger of a run's work: its own, or the home's shared one."""
-    return store.ledger(SHARED_SCOPE if config.strategy.share_work else run_id)
+    """The ledger of a run's work: its own, or the home's shared one, which holds no work of other code."""
+    return store.ledger(f"{SHARED_SCOPE}-{code_version()}" if config.strategy.share_work else run_id)
 
 
 def audit_rules(config: RunConfig, suite: Suite) -> AuditRules:

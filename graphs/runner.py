@@ -58,8 +58,10 @@ def start(
         Conflict: a run with this id exists.
     """
     check_keys(config)
-    if run_id == SHARED_SCOPE:
-        raise UserError("cannot name a run so", got=repr(run_id), expected="any other name")
+    if run_id.startswith(SHARED_SCOPE):
+        raise UserError(
+            "cannot name a run so", got=repr(run_id), expected=f"a name that does not begin {SHARED_SCOPE!r}"
+        )
     identity = run_identity(config)
     with Store.open(home) as store:
         record = store.runs.create(
