@@ -94,6 +94,18 @@ def test_a_shared_run_ends_as_one_that_shares_nothing(bench, unbroken, arms):
     assert [pair["pair_id"] for pair in alone["pairs"]] == [pair["pair_id"] for pair in shared["pairs"]]
 
 
+@pytest.mark.parametrize("condition", ["vace", "whale"])
+def test_the_plan_of_a_dry_run_counts_the_val_attempts_that_the_run_makes(bench, arms, condition):
+    overrides = ["--set", f"strategy.condition={condition}"]
+    done = bench.cohelix("run", str(bench.config), "--dry-run", "--json", *overrides, home="planned")
+    plan = json.loads(done.stdout)["plan"]
+    # the first pair, then in each of two rounds two versions at new weights, on 16 val tasks: 16 + 2 * 2 * 16
+    assert plan["start"]["evaluation_attempts"] + plan["all_rounds"]["evaluation_attempts"] == 80
+    rounds = [step for step in arms[condition][1] if step["node"] != "report"]
+    scored = {call["work_key"]: call["evaluations"] for step in rounds for call in step["calls"]}
+    assert sum(scored.values()) == 80
+
+
 def test_the_report_reads_test_for_the_first_and_the_selected_pair_with_all_replicates(arms):
     for condition in CONDITIONS:
         report = arms[condition][0]["report"]
