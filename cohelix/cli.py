@@ -66,7 +66,7 @@ def resume(
     home: Home = Path(".cohelix"),
     json_: Json = False,
 ) -> None:
-    """Go on with an interrupted run; finished work is never repeated."""
+    """Go on with an interrupted run; finished work is never repeated. --set takes the budget's four limits alone."""
     from cohelix.progress import Watch
     from graphs.loading import load_config
     from graphs.runner import resume as resume_run

@@ -52,6 +52,8 @@ def show_report(view: View) -> None:
     out.print(f"run {run['run_id']}: {run['condition']} on {run['suite']}, seed {run['seed']}: {run['status']}")
     if view.get("error"):
         out.print(f"stopped by {view['error']}", markup=False)
+    for change in view["amendments"]:
+        out.print(f"{change['key']} changed from {change['before']} to {change['after']}", markup=False)
     if report:
         out.print(_accuracy_table(report))
         counts = ", ".join(f"{count} {name}" for name, count in report["outcomes"].items()) or "none"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -65,7 +66,8 @@ class Watch:
     def _how_to_resume(self, happened: str) -> str:
         if not self._run_id:
             return happened
-        return f"{happened}; nothing finished is lost. Go on with: cohelix resume {self._run_id} --home {self._home}"
+        where = shlex.quote(str(self._home))
+        return f"{happened}; nothing finished is lost. Go on with: cohelix resume {self._run_id} --home {where}"
 
     def _begin(self, event: Event) -> None:
         self._last_plain_s = event.seconds

@@ -16,7 +16,6 @@ from evals.config import SuiteConfig
 from graphs.config import RunConfig
 from harness.errors import UserError
 
-
 _MERGE = "tag:yaml.org,2002:merge"
 """Tag of the key ``<<``, which takes the keys of another mapping."""
 

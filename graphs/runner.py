@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import secrets
 import sqlite3
 from collections.abc import Iterator, Sequence
@@ -18,15 +19,17 @@ from evals.suites.registry import build_suite
 from graphs.assembly import SHARED_SCOPE, assemble, check_keys, run_identity, work_ledger
 from graphs.config import RunConfig
 from graphs.events import Listener, ignore
+from graphs.limits import changed_limits, named_limits, with_limits
 from graphs.loading import load_config, parse_config
 from graphs.recorder import Recorder
 from graphs.registry import load_build
 from graphs.report import closing_report
+from graphs.single import CLI_PURPOSE
 from graphs.state import NOTHING_SPENT
 from harness.errors import UserError
 from harness.records import Record
 from memory.files import write_atomic
-from memory.records import RunRecord, RunStatus
+from memory.records import RunRecord, RunStatus, check_id
 from memory.store import Store
 
 CONFIG_NAME = "config.yaml"
@@ -57,11 +60,8 @@ def start(
     Raises:
         Conflict: a run with this id exists.
     """
+    _check_name(run_id)
     check_keys(config)
-    if run_id.startswith(SHARED_SCOPE):
-        raise UserError(
-            "cannot name a run so", got=repr(run_id), expected=f"a name that does not begin {SHARED_SCOPE!r}"
-        )
     identity = run_identity(config)
     with Store.open(home) as store:
         record = store.runs.create(
@@ -92,19 +92,33 @@ def resume(
         home: folder of all state.
         listener: takes progress events.
         expected: refuse unless the run's own configuration is this one.
-        overrides: refuse unless applying these to the run's configuration changes nothing.
+        overrides: new values of the limits (:data:`graphs.limits.LIMITS`), which are recorded; refuse unless all
+            others change nothing.
 
     Raises:
         IdentityMismatch: config, suite, weights or code differ from the recorded ones; names the keys.
         RunBusy: another process executes the run.
-        UserError: the run's configuration file is torn.
+        UserError: the run's configuration file is torn, or limits of a finished run would change.
     """
     with Store.open(home) as store:
         record = store.runs.get(run_id)
         config = expected or _own_config(store, record, overrides)
         check_keys(config)
-        store.runs.check_identity(run_id, run_identity(config).model_dump(mode="json"))
-        return _execute(store, record, config, listener)
+        same = with_limits(config, record.config, named_limits(overrides))
+        store.runs.check_identity(run_id, run_identity(same).model_dump(mode="json"))
+        return _execute(store, _amended(store, record, config), config, listener)
+
+
+def _check_name(run_id: str) -> None:
+    if not run_id:
+        return  # a name is made up
+    if run_id == CLI_PURPOSE or run_id.startswith(SHARED_SCOPE):
+        raise UserError(
+            "cannot name a run so",
+            got=repr(run_id),
+            expected=f"neither {CLI_PURPOSE!r} nor a name that begins {SHARED_SCOPE!r}, which are scopes of other work",
+        )
+    check_id(run_id)
 
 
 def config_file(store: Store, run_id: str) -> Path:
@@ -124,11 +138,31 @@ def _own_config(store: Store, record: RunRecord, overrides: Sequence[str]) -> Ru
         raise UserError(f"{error}", do=f"restore {file}, or remove it to resume from the recorded copy") from None
 
 
+def _amended(store: Store, record: RunRecord, config: RunConfig) -> RunRecord:
+    """Record the limits that this resume changes."""
+    changes = changed_limits(config, record.config)
+    if not changes:
+        return record
+    if record.status == "finished":
+        raise UserError(
+            f"run {record.run_id} is finished; its limits cannot change",
+            got=", ".join(f"{key}={value}" for key, value in changes.items()),
+            do="start a new run with them",
+        )
+    file = config_file(store, record.run_id)
+    with store.runs.hold(record.run_id):
+        file.unlink(missing_ok=True)  # a kill before the last line leaves no file, and a resume writes it again
+        amended = store.runs.amend(record.run_id, changes)
+        write_atomic(file, _as_yaml(amended.config))
+    return amended
+
+
 def _execute(store: Store, record: RunRecord, config: RunConfig, listener: Listener) -> RunResult:
     with store.runs.hold(record.run_id):
         recorder = Recorder(store.steps, record.run_id, listener)
-        recorder.tell("run_started", f"run {record.run_id} ({config.strategy.condition}), seed {config.seed}")
-        store.runs.set_status(record.run_id, "running")
+        recorder.tell("run_started", _opening(record, config))
+        has_failed = "error" in (record.summary or {})  # the error of an earlier sitting is not this one's
+        store.runs.set_status(record.run_id, "running", {} if has_failed else None)
         try:
             with assemble(config, store, record.run_id, recorder) as context:
                 state = _drive(store, record.run_id, config, context)
@@ -141,6 +175,11 @@ def _execute(store: Store, record: RunRecord, config: RunConfig, listener: Liste
         store.runs.set_status(record.run_id, "finished", {"state": state, "report": report})
         recorder.tell("run_finished", f"run {record.run_id} finished: {state.get('stop_reason', '')}")
     return RunResult(run_id=record.run_id, status="finished", state=state)
+
+
+def _opening(record: RunRecord, config: RunConfig) -> str:
+    changes = "".join(f"; {was.key} {json.dumps(was.before)} -> {json.dumps(was.after)}" for was in record.amendments)
+    return f"run {record.run_id} ({config.strategy.condition}), seed {config.seed}{changes}"
 
 
 def _drive(store: Store, run_id: str, config: RunConfig, context: Any) -> dict[str, JsonValue]:

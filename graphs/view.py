@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -64,11 +65,12 @@ def report_run(home: Path, run_id: str) -> View:
     """The closing report: accuracies with intervals, decisions, pairs, artefacts, next commands."""
     with open_existing(home) as store:
         record = store.runs.get(run_id)
-        summary = record.summary or {}
+        summary, where = record.summary or {}, f"--home {shlex.quote(str(home))}"
         return {
             "run": _run_line(store, record),
             "report": summary.get("report"),
             "error": summary.get("error"),
+            "amendments": [change.model_dump(mode="json") for change in record.amendments],
             "decisions": [decision.model_dump(mode="json") for decision in store.lineage.decisions(run_id)],
             "pairs": [
                 {**pair.model_dump(mode="json"), "pair_id": pair.pair_id} for pair in store.lineage.pairs(run_id)
@@ -79,11 +81,11 @@ def report_run(home: Path, run_id: str) -> View:
                 "store": str(store.home / DATABASE_NAME),
             },
             "next": [
-                f"cohelix trace {run_id} --home {home}",
-                f"cohelix harness log --run {run_id} --home {home}",
+                f"cohelix trace {run_id} {where}",
+                f"cohelix harness log --run {run_id} {where}",
             ]
             if record.status == "finished"
-            else [f"cohelix resume {run_id} --home {home}"],
+            else [f"cohelix resume {run_id} {where}"],
         }
 
 

@@ -38,6 +38,17 @@ def check_id(value: str) -> str:
     return value
 
 
+class Amendment(Record):
+    """One change of a recorded setting during a run's life."""
+
+    key: str
+    """Dotted key of the configuration."""
+    before: JsonValue
+    after: JsonValue
+    changed_at: str
+    """UTC, ISO 8601."""
+
+
 class RunRecord(Record):
     """One run: what it is, what identifies it, where it stands."""
 
@@ -48,6 +59,8 @@ class RunRecord(Record):
     """The resolved config, secrets removed."""
     identity: dict[str, JsonValue]
     """Resolved config, seeds, suite fingerprint, code version: what a resume must match."""
+    amendments: tuple[Amendment, ...] = ()
+    """Settings changed since the run began, oldest first; ``config`` and ``identity`` hold the last values."""
     status: RunStatus = "created"
     summary: dict[str, JsonValue] | None = None
     created_at: str = ""

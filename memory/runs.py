@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from pathlib import Path
+from typing import Any
 
 import sqlalchemy as sa
 from pydantic import JsonValue
 
 from memory import tables
 from memory.database import Database, decode, encode, now
-from memory.errors import Conflict, IdentityMismatch, NotFound
+from memory.errors import Conflict, IdentityMismatch, NotFound, StoreError
 from memory.files import hold_lock
 from memory.records import RunRecord, RunStatus, check_id
 from memory.redaction import redact
@@ -86,12 +87,38 @@ class Runs:
         if summary is not None:
             current["summary"] = redact(dict(summary))
         stored = RunRecord.model_validate(current)
-        with self._database.write(f"updating run {run_id}") as connection:
+        self._update(stored)
+        return stored
+
+    def _update(self, record: RunRecord) -> None:
+        body = encode(record.model_dump(mode="json"))
+        with self._database.write(f"updating run {record.run_id}") as connection:
             connection.execute(
                 sa.update(tables.runs)
-                .where(tables.runs.c.run_id == run_id)
-                .values(status=status, body=encode(stored.model_dump(mode="json")))
+                .where(tables.runs.c.run_id == record.run_id)
+                .values(status=record.status, body=body)
             )
+
+    def amend(self, run_id: str, changes: Mapping[str, JsonValue]) -> RunRecord:
+        """Change recorded settings and keep what they were; the caller holds the run.
+
+        Args:
+            run_id: the run.
+            changes: new values by dotted key of the run's configuration.
+
+        Raises:
+            StoreError: the configuration has no such key.
+            NotFound: no such run.
+        """
+        current = self.get(run_id).model_dump(mode="json")
+        stamp = now()
+        for key, after in changes.items():
+            before = _replace(current["config"], key, after)
+            if "config" in current["identity"]:
+                _replace(current["identity"]["config"], key, after)
+            current["amendments"].append({"key": key, "before": before, "after": after, "changed_at": stamp})
+        stored = RunRecord.model_validate(redact(current | {"updated_at": stamp}))
+        self._update(stored)
         return stored
 
     def check_identity(self, run_id: str, identity: Mapping[str, JsonValue]) -> None:
@@ -124,6 +151,18 @@ class Runs:
             RunBusy: (on entering) another process executes this run.
         """
         return hold_lock(self.folder(run_id) / "lock", what=f"run {run_id}")
+
+
+def _replace(config: dict[str, Any], key: str, value: JsonValue) -> JsonValue:
+    """Set a dotted key that exists; returns what it was."""
+    *path, last = key.split(".")
+    for name in path:
+        config = config.get(name, {})
+    if last not in config:
+        raise StoreError(f"cannot change {key!r} of a run; its recorded configuration has no such key")
+    before: JsonValue = config[last]
+    config[last] = value
+    return before
 
 
 def _flat(value: JsonValue, prefix: str = "") -> dict[str, str]:

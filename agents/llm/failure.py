@@ -75,10 +75,16 @@ class BudgetExhausted(BoundaryError):  # noqa: N818 - the name says what happene
 
     def __init__(self, owner: str, unit: str, *, spent: float, wanted: float, limit: float) -> None:
         """Name the role (or ``run``), the unit, and the three amounts behind the refusal."""
+        name = "max_cost_usd" if unit == "USD" else "max_tokens"
+        raising = (
+            f"raise it with `cohelix resume RUN --set budget.{name}=…`; recorded calls are not paid again"
+            if owner == "run"
+            else f"start a run with a higher roles.{owner}.budget.{name}, which is part of a run's identity"
+        )
         super().__init__(
             "model_call",
             f"the budget of {owner} is used up: spent or in flight {spent:g} {unit}, this call may need {wanted:g}, "
-            f"limit {limit:g}; raise the limit and resume, recorded calls are not paid again",
+            f"limit {limit:g}; {raising}",
         )
         self.owner = owner
         self.unit = unit

@@ -37,5 +37,5 @@ def test_without_sharing_a_run_finds_its_own_work_alone(store):
 
 def test_no_run_takes_the_name_of_the_shared_work(tmp_path):
     for name in ("shared", "shared-0.1.0+one"):
-        with pytest.raises(UserError, match="does not begin 'shared'"):
+        with pytest.raises(UserError, match="begins? 'shared'"):
             start(config(share_work=False), home=tmp_path, run_id=name)

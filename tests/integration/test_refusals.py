@@ -134,3 +134,37 @@ def test_ctrl_c_leaves_a_run_that_can_be_resumed_and_says_how(bench, unbroken):
 
 def test_a_taken_name_is_refused(bench, unbroken):
     refused(bench.run("unbroken"), "run r exists already", "resume")
+
+
+def test_a_resume_may_change_the_limits_which_are_recorded_and_nothing_else(bench, unbroken):
+    home = "raised"
+    start = ["--set", "budget.max_wall_s=3600"]
+    assert bench.run(home, *start, die={"at": "commit", "nth": 1, "when": "after"}).returncode == KILLED
+    raised = ["--set", "budget.max_wall_s=4000", "--set", "budget.max_tokens=null"]
+    refused(bench.resume(home, *raised, "--set", "strategy.rounds=3"), "config.strategy.rounds", "1 keys differ")
+    refused(bench.resume(home, *raised, "--set", "budget.tasks.val=8"), "config.budget.tasks.val")
+    refused(bench.resume(home, "--set", "budget={max_wall_s: 4000}"), "config.budget.max_wall_s")
+    done = bench.resume(home, *raised)
+    assert done.returncode == 0, done.stderr
+    assert "budget.max_wall_s 3600.0 -> 4000.0" in " ".join(done.stderr.split())
+    assert bench.outcome(home) == unbroken
+    (amendment,) = json.loads(bench.cohelix("report", "r", "--json", home=home).stdout)["amendments"]
+    assert (amendment["key"], amendment["before"], amendment["after"]) == ("budget.max_wall_s", 3600.0, 4000.0)
+    assert "max_wall_s: 4000.0" in (bench.folder / home / "runs" / "r" / "config.yaml").read_text()
+    assert bench.resume(home).returncode == 0  # the changed limits are the run's own now
+    refused(bench.resume(home, "--set", "budget.max_wall_s=5000"), "finished", "new run")
+
+
+def test_a_lowered_limit_ends_the_loop_after_its_round(bench):
+    assert bench.run("lowered", die={"at": "commit", "nth": 1, "when": "before"}).returncode == KILLED
+    done = bench.resume("lowered", "--set", "budget.max_evaluations=1")
+    assert done.returncode == 0, done.stderr
+    report = json.loads(done.stdout)["report"]
+    assert report["rounds"] == 1 and "budget.max_evaluations=1 reached" in report["stop_reason"]
+
+
+@pytest.mark.parametrize("name", ["../evil", "a b", "x" * 121, "shared", "eval"])
+def test_a_name_that_no_run_may_have_is_refused_before_anything_is_written(bench, name):
+    done = bench.cohelix("run", str(bench.config), f"--name={name}", home="names")
+    refused(done, "use at most 120 letters" if name not in ("shared", "eval") else "cannot name a run so")
+    assert not (bench.folder / "names").exists()

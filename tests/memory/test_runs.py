@@ -113,3 +113,26 @@ def test_the_longest_id_names_a_folder(store: Store) -> None:
 def test_an_id_in_another_encoding_is_refused_by_name(store: Store) -> None:
     with pytest.raises(StoreError, match="not Unicode"):
         store.runs.get("r\udcff")
+
+
+def test_an_amendment_changes_config_and_identity_and_keeps_what_was(store: Store) -> None:
+    config = {"budget": {"max_tokens": None, "max_wall_s": 5.0}, "seed": 1}
+    store.runs.create(run_record(config=config, identity={"config": config, "code_version": "1"}))
+    store.runs.amend("r1", {"budget.max_tokens": 7})
+    store.runs.amend("r1", {"budget.max_tokens": 9})
+    now = store.runs.get("r1")
+    wanted = {"budget": {"max_tokens": 9, "max_wall_s": 5.0}, "seed": 1}
+    assert now.config == wanted and now.identity == {"config": wanted, "code_version": "1"}
+    assert [(one.key, one.before, one.after) for one in now.amendments] == [
+        ("budget.max_tokens", None, 7),
+        ("budget.max_tokens", 7, 9),
+    ]
+
+
+@pytest.mark.parametrize("key", ["budget.max_token", "sed", "a.b.c"])
+def test_an_amendment_of_an_unknown_key_is_refused_and_changes_nothing(store: Store, key: str) -> None:
+    config = {"budget": {"max_tokens": 3}}
+    before = store.runs.create(run_record(config=config, identity={"config": config}))
+    with pytest.raises(StoreError, match=key):
+        store.runs.amend("r1", {"budget.max_tokens": 4, key: 1})
+    assert store.runs.get("r1") == before
