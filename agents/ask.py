@@ -86,6 +86,7 @@ async def ask_checked(
         try:
             reply = await structured(model, chat, schema, purpose=purpose, replicate=replicate)
         except StructuredFailed as failure:
+            usages += failure.usages
             refusals.append(Refusal(answer=None, errors=(str(failure),)))
             break
         usages += [paid.usage for paid in reply.replies]

@@ -165,5 +165,7 @@ def main() -> None:
 
 
 def _fail(message: str, exit_code: int) -> None:
-    print(f"cohelix: {message}", file=sys.stderr)
+    from memory.redaction import redact
+
+    print(f"cohelix: {redact(message)}", file=sys.stderr)
     sys.exit(exit_code)

@@ -10,9 +10,9 @@ from agents.diagnoser import Diagnoser
 from agents.explorer import Explorer
 from agents.gate import Gate, GateConfig
 from agents.llm.accounting import RUN, Accounts
-from agents.llm.call import ModelServices
+from agents.llm.call import ModelServices, check_price
 from agents.llm.config import RoleName, SpendLimit
-from agents.llm.provider import find_key
+from agents.llm.provider import check_model, find_key
 from agents.proposer import Proposer
 from agents.selector import Selector
 from agents.teacher import Teacher
@@ -53,12 +53,16 @@ def check_keys(config: RunConfig) -> None:
     """Refuse now what would fail at the first model call.
 
     Raises:
-        UserError: an environment variable that holds a model's key is not set.
+        UserError: an environment variable that holds a model's key is not set, no provider is known for a model
+            string, or a limit in USD stands over a model without a price.
     """
     for role in MODEL_ROLES:
         model = config.roles.of(role)
         if not model.is_rules:
+            check_model(model)
             find_key(model)
+            if config.budget.max_cost_usd is not None or model.budget.max_cost_usd is not None:
+                check_price(model)
 
 
 @contextmanager

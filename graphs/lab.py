@@ -101,7 +101,7 @@ class Lab:
         policy_id = self._loaded(BASE).policy_id
         policy = self._config.policy
         base = policy.model if policy.type == "hf" else "pocket"
-        result = {"checkpoint_id": f"{BASE}-{policy_id.partition('-')[2]}", "policy_id": policy_id, "base": base}
+        result = {"checkpoint_id": base_id(policy_id), "policy_id": policy_id, "base": base}
         return Produced.model_validate({"result": result, "wrote": result, "said": f"{base} {policy_id}"})
 
     def engine(self, checkpoint_id: str) -> LazyEngine:
@@ -172,6 +172,11 @@ class Lab:
         self._work.ledger.record(key, kind="evidence", result=Produced(result=trace_ids).model_dump(mode="json"))
         self._work.note("trainer", "train", key, _told(before, harness, result), is_reused=is_reused)
         return Block(result.checkpoint_id, key)
+
+
+def base_id(policy_id: str) -> str:
+    """Checkpoint id of base weights."""
+    return f"{BASE}-{policy_id.partition('-')[2]}"
 
 
 def is_base(checkpoint_id: str) -> bool:

@@ -15,6 +15,7 @@ from pydantic import BaseModel, JsonValue, ValidationError
 from evals.config import SuiteConfig
 from graphs.config import RunConfig
 from harness.errors import UserError
+from memory.redaction import redact
 
 _MERGE = "tag:yaml.org,2002:merge"
 """Tag of the key ``<<``, which takes the keys of another mapping."""
@@ -49,7 +50,7 @@ def parse_config(raw: Mapping[str, JsonValue], *, source: str) -> RunConfig:
     """Validate a raw mapping; ``source`` is named in the error."""
     try:
         config = RunConfig.model_validate(dict(raw))
-        faults = [f"{key}: must be a finite number; got {value}" for key, value in _not_finite(config.model_dump())]
+        faults = list(_unstorable(config.model_dump(mode="json")))
     except ValidationError as error:
         faults = list(_faults(error))
     if faults:
@@ -58,16 +59,24 @@ def parse_config(raw: Mapping[str, JsonValue], *, source: str) -> RunConfig:
     return config
 
 
-def _not_finite(value: object, key: str = "") -> Iterator[tuple[str, float]]:
-    """Infinite numbers by dotted key: JSON, and so the store, has none."""
-    if isinstance(value, dict):
-        for name, item in value.items():
-            yield from _not_finite(item, f"{key}.{name}" if key else str(name))
-    elif isinstance(value, list | tuple):
-        for item in value:
-            yield from _not_finite(item, key)
-    elif isinstance(value, float) and not math.isfinite(value):
+def _unstorable(config: dict[str, JsonValue]) -> Iterator[str]:
+    """Values that a store would not give back: infinity, which no JSON holds, and secrets, which it removes."""
+    clean = dict(_leaves(redact(config)))
+    for key, value in _leaves(config):
+        if isinstance(value, float) and not math.isfinite(value):
+            yield f"{key}: must be a finite number; got {value}"
+        elif value != clean.get(key):
+            yield f"{key}: holds what looks like a key, not shown; no file keeps one, so put it into the environment"
+
+
+def _leaves(value: JsonValue, key: str = "") -> Iterator[tuple[str, JsonValue]]:
+    """Values by dotted key."""
+    items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else None
+    if items is None:
         yield key, value
+        return
+    for name, item in items:
+        yield from _leaves(item, f"{key}.{name}" if key else str(name))
 
 
 @contextmanager
@@ -151,10 +160,12 @@ def _faults(error: ValidationError) -> Iterator[str]:
         elif fault["type"] in ("value_error", "missing"):
             yield f"{where or 'configuration'}: {fault['msg'].removeprefix('Value error, ')}"
         else:
-            yield f"{where}: {fault['msg']}; got {_shown(fault['input'])}"
+            yield f"{where}: {fault['msg']}; got {_shown(fault['input'], is_private=where.startswith('roles'))}"
 
 
-def _shown(value: object) -> str:
+def _shown(value: object, *, is_private: bool) -> str:
+    if is_private and not isinstance(value, int | float | None):
+        return f"a {type(value).__name__}, not shown because it may be a key"
     text = repr(value)
     return text if len(text) <= 80 else text[:77] + "..."
 

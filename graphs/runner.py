@@ -12,6 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import yaml
+from langchain_core.runnables import RunnableConfig
+from langgraph.checkpoint.serde.types import ERROR
 from langgraph.checkpoint.sqlite import SqliteSaver
 from pydantic import JsonValue
 
@@ -30,6 +32,7 @@ from harness.errors import UserError
 from harness.records import Record
 from memory.files import write_atomic
 from memory.records import RunRecord, RunStatus, check_id
+from memory.redaction import redact
 from memory.store import Store
 
 CONFIG_NAME = "config.yaml"
@@ -196,13 +199,23 @@ def _drive(store: Store, run_id: str, config: RunConfig, context: Any) -> dict[s
         return dict(graph.get_state(settings).values)
 
 
+class _Saver(SqliteSaver):
+    """LangGraph keeps the text of a node's error; this keeps it without secrets, as the store does."""
+
+    def put_writes(
+        self, config: RunnableConfig, writes: Sequence[tuple[str, Any]], task_id: str, task_path: str = ""
+    ) -> None:
+        clean = [(channel, redact(repr(value)) if channel == ERROR else value) for channel, value in writes]
+        super().put_writes(config, clean, task_id, task_path)
+
+
 @contextmanager
 def _checkpointer(path: Path) -> Iterator[SqliteSaver]:
     try:
         with closing(sqlite3.connect(path, check_same_thread=False)) as connection:
             connection.execute("PRAGMA journal_mode=WAL")
             connection.execute("PRAGMA synchronous=FULL")
-            yield SqliteSaver(connection)
+            yield _Saver(connection)
     except sqlite3.DatabaseError as error:
         raise UserError(
             f"the graph's checkpoints in {path} cannot be used",

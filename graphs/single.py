@@ -9,7 +9,7 @@ from evals.request import EvaluationRequest
 from evals.runner import evaluate
 from evals.suites.registry import build_suite
 from graphs.config import RunConfig
-from graphs.lab import BASE, open_engine
+from graphs.lab import BASE, base_id, is_base, open_engine
 from graphs.seeds import derive_seed
 from graphs.view import find_harness_id
 from harness.errors import UserError
@@ -62,6 +62,7 @@ def evaluate_pair(config: RunConfig, choice: PairChoice, *, home: Path) -> dict[
             replicates=choice.replicates,
         )
         engine = open_engine(config, store, choice.checkpoint)
+        _refuse_another_base(choice.checkpoint, engine.policy_id)
         evaluation = evaluate(request, engine, ledger=store.ledger(CLI_PURPOSE))
     interval = evaluation.interval()
     return {
@@ -80,3 +81,13 @@ def evaluate_pair(config: RunConfig, choice: PairChoice, *, home: Path) -> dict[
         "truncated": evaluation.truncated,
         "unscored": evaluation.unscored,
     }
+
+
+def _refuse_another_base(checkpoint_id: str, policy_id: str) -> None:
+    if is_base(checkpoint_id) and checkpoint_id not in (BASE, base_id(policy_id)):
+        raise UserError(
+            "the configuration's policy starts from other weights",
+            got=f"checkpoint {checkpoint_id}",
+            expected=f"{BASE} or {base_id(policy_id)}",
+            do="give the configuration of that checkpoint's run",
+        )

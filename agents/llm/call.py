@@ -146,12 +146,8 @@ class Caller:
         check_model(self.config)
         prompt_tokens = estimate_tokens(request.messages)
         cost_usd = price_usd(self.config, prompt_tokens, self.config.max_tokens)
-        if cost_usd is None and services.accounts.has_money_limit(self.role) and not is_local(self.config.api_base):
-            raise UserError(
-                f"a limit in USD cannot bind model {self.config.model!r}",
-                got="no price in the config or in LiteLLM's table",
-                do="set the role's price, or limit tokens instead",
-            )
+        if services.accounts.has_money_limit(self.role):
+            check_price(self.config)
         tokens = prompt_tokens + self.config.max_tokens
         with services.accounts.reserve(self.role, tokens=tokens, cost_usd=cost_usd or 0.0):
             reply = await self._attempt(request)
@@ -254,6 +250,20 @@ class Caller:
                 parameters=request.parameters,
                 **outcome,
             )
+        )
+
+
+def check_price(config: RoleModelConfig) -> None:
+    """Refuse a limit in USD over a model whose calls would all count 0.
+
+    Raises:
+        UserError: the model has no price and its server is not on this machine or its network.
+    """
+    if price_usd(config, 1, 1) is None and not is_local(config.api_base):
+        raise UserError(
+            f"a limit in USD cannot bind model {config.model!r}",
+            got="no price in the config or in LiteLLM's table",
+            do="set the role's price, or limit tokens instead",
         )
 
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from typing import Literal, Self
+from urllib.parse import urlsplit
 
 from pydantic import ConfigDict, Field, JsonValue, field_validator, model_validator
 
@@ -109,14 +111,32 @@ class RoleModelConfig(Record):
             )
         return value
 
+    @field_validator("api_base")
+    @classmethod
+    def _is_a_plain_url(cls, value: str | None) -> str | None:
+        if value is None:
+            return None
+        try:
+            parts = urlsplit(value)
+            is_url = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+        except ValueError:
+            is_url = False
+        if not is_url or "@" in value or "?" in value or "#" in value or value != "".join(value.split()):
+            # The value is not repeated: it may hold a key.
+            raise ValueError(
+                "api_base takes a plain URL such as http://127.0.0.1:8000/v1, without user, password, query or spaces; "
+                "put a key into an environment variable and name that in api_key_env"
+            )
+        return value
+
     @field_validator("extra")
     @classmethod
     def _has_no_secret(cls, value: dict[str, JsonValue]) -> dict[str, JsonValue]:
-        taken = sorted(name for name in value if name in _OWN_PARAMETERS)
-        secret = sorted(name for name in value if re.search(r"key|token$|secret|password|auth", name, re.IGNORECASE))
+        taken = {name for name in value if name in _OWN_PARAMETERS}
+        secret = {name for name in _names(value) if re.search(r"key|token$|secret|password|auth", name, re.IGNORECASE)}
         if taken or secret:
             raise ValueError(
-                f"extra holds {taken + secret}; expected parameters without a field or secret of their own; "
+                f"extra holds {sorted(taken | secret)}; expected parameters without a field or secret of their own; "
                 "use the config's own fields, and api_key_env for keys"
             )
         return value
@@ -127,6 +147,17 @@ class RoleModelConfig(Record):
         if self.is_rules and named:
             raise ValueError(f"model 'rules' is offline but {named} is set; name a LiteLLM model or remove the setting")
         return self
+
+
+def _names(value: JsonValue) -> Iterator[str]:
+    """Every key of a JSON value, however deep."""
+    if isinstance(value, dict):
+        for name, item in value.items():
+            yield name
+            yield from _names(item)
+    elif isinstance(value, list):
+        for item in value:
+            yield from _names(item)
 
 
 class RolesConfig(Record):

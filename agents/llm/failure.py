@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Literal
 
 from harness.errors import BoundaryError, UserError
-from harness.records import Record
+from harness.records import Record, Usage
 
 FaultKind = Literal[
     # transport: the provider gave no reply
@@ -68,6 +68,11 @@ class ModelCallFailed(BoundaryError):  # noqa: N818 - the name says what happene
 
 class StructuredFailed(ModelCallFailed):
     """Replies came, but none fitted the schema within the allowed repairs."""
+
+    def __init__(self, failed: str, faults: Sequence[Fault], *, usages: Sequence[Usage]) -> None:
+        """Name what failed, the faults in order, and what each of the replies cost: they are paid all the same."""
+        super().__init__(failed, faults, attempts=len(usages))
+        self.usages: tuple[Usage, ...] = tuple(usages)
 
 
 class BudgetExhausted(BoundaryError):  # noqa: N818 - the name says what happened

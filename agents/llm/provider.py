@@ -189,7 +189,8 @@ def classify(error: Exception, config: RoleModelConfig) -> AttemptFault:
     408, 409, 425, 429 and 5xx are transient, other 4xx are permanent, and so is a 429 for a used-up quota.
     """
     status = getattr(error, "status_code", None)
-    detail = _redact(f"{type(error).__name__}: {error}", config)
+    said = str(error) or (f"no whole reply within {config.timeout_s:g} s" if isinstance(error, TimeoutError) else "")
+    detail = _redact(f"{type(error).__name__}: {said}", config)
     kind = _kind(error, status, detail)
     quota = kind == "rate_limited" and "insufficient_quota" in detail
     fault = Fault(kind=kind, detail=detail, status_code=status if isinstance(status, int) else None)

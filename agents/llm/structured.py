@@ -177,7 +177,7 @@ async def structured(
         f"{model.config.model} for {model.role}/{purpose} gave no {schema.__name__} in {max_repairs + 1} replies "
         f"({names}); last: {climb.faults[-1].detail}; try a stronger model or a smaller schema",
         climb.faults,
-        attempts=len(climb.replies),
+        usages=[reply.usage for reply in climb.replies],
     )
 
 

@@ -52,3 +52,11 @@ async def test_a_model_cannot_pick_a_stranger_a_worse_pair_or_misquote_a_score()
     assert selection.pair_id == "p1"
     assert selection.reason.endswith("the model gave no valid choice, so the rule decided")
     assert "p1 has val score 0.5500; got 0.5600" in selection.record.refusals[2].errors[0]
+
+
+async def test_answers_that_were_paid_and_not_usable_are_counted():
+    model = scripted("selector", *[("", "no JSON at all")] * 4)
+    record = (await Selector(model=model).select(PAIRS)).record
+    # one answer and three repairs, 100 prompt tokens, 10 completion tokens and 0.001 USD each
+    assert (record.usage.prompt_tokens, record.usage.completion_tokens) == (400, 40)
+    assert record.usage.cost_usd == pytest.approx(0.004)

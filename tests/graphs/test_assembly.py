@@ -39,3 +39,30 @@ def test_no_run_takes_the_name_of_the_shared_work(tmp_path):
     for name in ("shared", "shared-0.1.0+one"):
         with pytest.raises(UserError, match="begins? 'shared'"):
             start(config(share_work=False), home=tmp_path, run_id=name)
+
+
+@pytest.mark.parametrize(
+    ("role", "budget", "words"),
+    [
+        ({"model": "nonsense"}, {}, "no provider is known"),
+        ({"model": "openai/x", "api_base": "http://llm.example.org/v1"}, {"max_cost_usd": 1}, "limit in USD"),
+        (
+            {"model": "openai/x", "api_base": "http://llm.example.org/v1", "budget": {"max_cost_usd": 1}},
+            {},
+            "limit in USD",
+        ),
+    ],
+)
+def test_a_model_that_could_not_be_called_is_refused_before_any_work(tmp_path, role, budget, words):
+    raw = {"suite": {"type": "metro"}, "roles": {"proposer": role}, "budget": budget}
+    with pytest.raises(UserError, match=words):
+        start(RunConfig.model_validate(raw), home=tmp_path / "home")
+    assert not (tmp_path / "home").exists()
+
+
+def test_a_limit_in_usd_binds_a_model_with_a_price_and_leaves_a_local_one_alone():
+    priced = {"model": "openai/x", "api_base": "http://llm.example.org/v1",
+              "price": {"prompt_usd_per_million": 1, "completion_usd_per_million": 1}}  # fmt: skip
+    for role in (priced, {"model": "openai/x", "api_base": "http://127.0.0.1:1/v1"}):
+        raw = {"suite": {"type": "metro"}, "roles": {"proposer": role}, "budget": {"max_cost_usd": 1}}
+        assembly.check_keys(RunConfig.model_validate(raw))

@@ -158,3 +158,19 @@ def test_a_reward_that_no_completion_could_get_is_refused_at_parse(minimal):
         load_config(minimal, ["suite.reward.max_length_tokens=100"])
     with pytest.raises(UserError, match="suite.reward.fuzzy_threshold"):
         load_config(minimal, ["suite.reward.fuzzy_threshold=2"])
+
+
+def test_a_key_anywhere_in_a_configuration_is_refused_and_not_shown(minimal, monkeypatch):
+    monkeypatch.setenv("TEAM_API_KEY", "zQ9vTmPl3x7R")
+    for override in (
+        "suite={type: plugin, name: x, options: {a: [1, {b: zQ9vTmPl3x7R}]}}",  # the value of a secret variable
+        "suite={type: plugin, name: x, options: {token: sk-abcdefghijklmnop1234}}",  # the shape of a key
+        "suite={type: plugin, name: x, options: {password: hunter2}}",  # a field that holds one
+        "roles.proposer=zQ9vTmPl3x7R",
+        "roles.proposer.price=zQ9vTmPl3x7R",
+        "roles=zQ9vTmPl3x7R",
+    ):
+        with pytest.raises(UserError, match="not shown") as caught:
+            load_config(minimal, [override])
+        assert override.partition("=")[0].split(".")[0] in str(caught.value)
+        assert not any(word in str(caught.value) for word in ("zQ9vTmPl3x7R", "sk-abc", "hunter2"))

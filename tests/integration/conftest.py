@@ -7,6 +7,7 @@ import json
 import os
 import resource
 import shutil
+import signal
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -95,6 +96,7 @@ class Bench:
             text=True,
             env=self.environment(),
             cwd=self.folder,
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # a shell's `&` makes it ignored
         )
 
     def run(self, home: str, *more: str, die: dict | None = None) -> subprocess.CompletedProcess:

@@ -115,3 +115,14 @@ def test_eval_refuses_unknown_splits_and_checkpoints(bench, unbroken):
         done = bench.cohelix("eval", str(bench.config), *more, home="unbroken")
         assert done.returncode == 2, done.stderr
         assert word in done.stderr and "Traceback" not in done.stderr
+
+
+def test_an_evaluation_refuses_base_weights_that_are_not_the_configurations_own(bench, unbroken):
+    own = unbroken["state"]["pairs"][0]["checkpoint_id"]
+    measured = bench.cohelix(
+        "eval", str(bench.config), "--split", "val", "--checkpoint", own, "--json", home="unbroken"
+    )
+    assert measured.returncode == 0 and json.loads(measured.stdout)["checkpoint_id"] == own
+    for other, words in (("base-0123456789abcdef", f"expected base or {own}"), ("../x", "not a folder name")):
+        done = bench.cohelix("eval", str(bench.config), "--split", "val", "--checkpoint", other, home="unbroken")
+        assert done.returncode == 2 and words in done.stderr and "Traceback" not in done.stderr, done.stderr

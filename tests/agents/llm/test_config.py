@@ -24,6 +24,31 @@ def test_extra_takes_neither_secrets_nor_what_has_a_field(name: str):
         RoleModelConfig(model="openai/x", extra={name: "value"})
 
 
+def test_a_secret_deep_inside_extra_is_found_and_its_value_not_shown():
+    with pytest.raises(ValidationError, match="Authorization") as caught:
+        RoleModelConfig(model="openai/x", extra={"headers": [{"Authorization": "s3cret-value"}]})
+    assert "s3cret" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "http://user:s3cret@127.0.0.1:80/v1", "http://s3cret@127.0.0.1/v1", "http://127.0.0.1/v1?api_key=s3cret",
+        "http://127.0.0.1/v1#s3cret", "ftp://s3cret/v1", "127.0.0.1:8000", "http://", "http://x:99999999/", "a b", "",
+        "http://[::1/v1",
+    ],
+)  # fmt: skip
+def test_a_server_is_a_plain_url_which_is_not_repeated_when_it_is_not(url: str):
+    with pytest.raises(ValidationError, match="api_base takes a plain URL") as caught:
+        RoleModelConfig(model="openai/x", api_base=url)
+    assert "s3cret" not in str(caught.value)
+
+
+@pytest.mark.parametrize("url", ["http://127.0.0.1:8000/v1", "https://llm.example.org", "http://[::1]:8000/v1/"])
+def test_a_plain_url_is_taken_as_it_is(url: str):
+    assert RoleModelConfig(model="openai/x", api_base=url).api_base == url
+
+
 def test_extra_passes_provider_parameters():
     assert RoleModelConfig(model="openai/x", extra={"reasoning_effort": "low"}).extra == {"reasoning_effort": "low"}
 

@@ -56,3 +56,8 @@ def test_a_configured_price_replaces_the_table_and_an_unknown_model_has_none():
     # 500,000 * 2/1e6 + 100,000 * 10/1e6 = 1 + 1
     assert price_usd(RoleModelConfig(model="openai/tiny", price=price), 500_000, 100_000) == pytest.approx(2.0)
     assert price_usd(CONFIG, 10, 10) is None
+
+
+def test_a_time_out_says_how_long_it_waited():
+    detail = classify(TimeoutError(), RoleModelConfig(model="openai/x", timeout_s=1.5)).fault.detail
+    assert "no whole reply within 1.5 s" in detail
