@@ -148,8 +148,9 @@ def _close(result: RunResult, home: Path, is_json: bool) -> None:
 
 def main() -> None:
     """Entry point: errors a person can mend end with exit 2 and no traceback."""
-    from cohelix.startup import shadow_message, shadowed
+    from cohelix.startup import prepare_streams, shadow_message, shadowed
 
+    prepare_streams()
     wrong = shadowed()
     if wrong:
         _fail(shadow_message(wrong), EXIT_USER)

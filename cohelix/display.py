@@ -11,6 +11,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from cohelix.console import PatientConsole
+
 View = Mapping[str, Any]
 
 VALUE_CHARACTERS = 160
@@ -23,7 +25,7 @@ PLAIN_WIDTH = 200
 
 def console() -> Console:
     """Standard output, without colour guesses inside ids and paths."""
-    return Console(highlight=False, soft_wrap=True, width=None if sys.stdout.isatty() else PLAIN_WIDTH)
+    return PatientConsole(highlight=False, soft_wrap=True, width=None if sys.stdout.isatty() else PLAIN_WIDTH)
 
 
 def show_runs(runs: Sequence[View]) -> None:

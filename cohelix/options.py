@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -20,9 +21,16 @@ RunId = Annotated[str, typer.Argument(metavar="RUN", help="Run id, as `cohelix r
 
 
 def emit(value: Any, is_json: bool, show: Callable[[Any], None]) -> None:
-    """Print a JSON ``value`` as it is, or let ``show`` draw it for a person."""
-    if is_json:
-        json.dump(value, sys.stdout, ensure_ascii=False, indent=2)
-        print()
-    else:
-        show(value)
+    """Print a JSON ``value`` as it is, or let ``show`` draw it for a person.
+
+    A reader that leaves early (``| head``) has what it wanted: the command goes on and ends as it would have.
+    """
+    try:
+        if is_json:
+            is_plain = (sys.stdout.encoding or "").lower().replace("-", "") != "utf8"
+            print(json.dumps(value, ensure_ascii=is_plain, indent=2))
+        else:
+            show(value)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

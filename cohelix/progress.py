@@ -7,9 +7,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TaskID, TextColumn, TimeElapsedColumn
 
+from cohelix.console import PatientConsole
 from cohelix.failures import Interrupted
 from graphs.events import Event
 
@@ -22,7 +22,7 @@ class Watch:
 
     def __init__(self, home: Path) -> None:
         self._home = home
-        self._console = Console(stderr=True, highlight=False, soft_wrap=True)
+        self._console = PatientConsole(stderr=True, highlight=False, soft_wrap=True)
         self._is_live = self._console.is_terminal
         self._bar = Progress(
             SpinnerColumn(),

@@ -1,7 +1,10 @@
-"""Check that this project's bare package names are really this project's."""
+"""Before any command: whose packages these are, and streams that can be written to."""
 
 from __future__ import annotations
 
+import io
+import os
+import sys
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -31,3 +34,13 @@ def shadow_message(wrong: dict[str, str]) -> str:
         "environment; uninstall the other distribution (openai-agents also installs a package named 'agents'); "
         "run from another folder; unset PYTHONPATH."
     )
+
+
+def prepare_streams() -> None:
+    """Let output end neither in a closed descriptor nor in a letter that the terminal's encoding lacks."""
+    for name in ("stdout", "stderr"):
+        stream = getattr(sys, name)
+        if stream is None:  # closed by the shell
+            setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115 - as long as the process
+        elif isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")

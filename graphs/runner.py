@@ -28,15 +28,18 @@ from graphs.registry import load_build
 from graphs.report import closing_report
 from graphs.single import CLI_PURPOSE
 from graphs.state import NOTHING_SPENT
+from graphs.work import Work
 from harness.errors import UserError
 from harness.records import Record
 from memory.files import write_atomic
 from memory.records import RunRecord, RunStatus, check_id
 from memory.redaction import redact
-from memory.store import Store
+from memory.store import DATABASE_NAME, Store
 
 CONFIG_NAME = "config.yaml"
 GRAPH_NAME = "graph.db"
+LABEL_CHARACTERS = 40
+"""Of a configuration's file name in a made-up run id."""
 
 
 class RunResult(Record):
@@ -103,13 +106,17 @@ def resume(
         RunBusy: another process executes the run.
         UserError: the run's configuration file is torn, or limits of a finished run would change.
     """
+    if not (home / DATABASE_NAME).exists():  # a wrong --home must not become a home
+        raise UserError(f"no run {run_id!r}", got=f"no store in {home}", do="name the run's --home")
     with Store.open(home) as store:
         record = store.runs.get(run_id)
         config = expected or _own_config(store, record, overrides)
         check_keys(config)
         same = with_limits(config, record.config, named_limits(overrides))
         store.runs.check_identity(run_id, run_identity(same).model_dump(mode="json"))
-        return _execute(store, _amended(store, record, config), config, listener)
+        record = _amended(store, record, config)
+        is_over = record.status == "finished"
+        return _read_again(store, record, config) if is_over else _execute(store, record, config, listener)
 
 
 def _check_name(run_id: str) -> None:
@@ -158,6 +165,16 @@ def _amended(store: Store, record: RunRecord, config: RunConfig) -> RunRecord:
         amended = store.runs.amend(record.run_id, changes)
         write_atomic(file, _as_yaml(amended.config))
     return amended
+
+
+def _read_again(store: Store, record: RunRecord, config: RunConfig) -> RunResult:
+    """A finished run as it is; its report files are written again, and nothing else is touched."""
+    summary: dict[str, Any] = record.summary or {}
+    with store.runs.hold(record.run_id):
+        ledger = work_ledger(config, store, record.run_id)
+        result = Work(ledger, Recorder(store.steps, record.run_id)).result(summary["state"]["report_key"])
+        closing_report(store, record.run_id, config, ledger, result)
+    return RunResult(run_id=record.run_id, status="finished", state=summary["state"])
 
 
 def _execute(store: Store, record: RunRecord, config: RunConfig, listener: Listener) -> RunResult:
@@ -233,7 +250,8 @@ def _note_end(store: Store, run_id: str, status: RunStatus, error: BaseException
 
 
 def _fresh_id(label: str) -> str:
-    safe = "".join(letter if letter.isalnum() else "-" for letter in label).strip("-") or "run"
+    letters = (letter if letter.isascii() and letter.isalnum() else "-" for letter in label[:LABEL_CHARACTERS])
+    safe = "".join(letters).strip("-") or "run"
     return f"{datetime.now(UTC):%Y%m%d-%H%M%S}-{safe}-{secrets.token_hex(2)}"
 
 

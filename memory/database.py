@@ -6,10 +6,10 @@ import datetime
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, TypeVar
 
 import sqlalchemy as sa
-from pydantic import JsonValue
+from pydantic import BaseModel, JsonValue, ValidationError
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.engine import Connection, Engine
 
@@ -18,6 +18,8 @@ from memory.errors import CorruptStore, DiskFull, StoreBusy, StoreError
 
 BUSY_TIMEOUT_S = 30.0
 """How long a writer waits for another process' transaction on SQLite."""
+
+R = TypeVar("R", bound=BaseModel)
 
 _WRITE = "cohelix_write"
 _DISK_CODES = ("SQLITE_FULL", "SQLITE_IOERR")
@@ -54,6 +56,22 @@ def decode(text: str) -> Any:
         return json.loads(text)
     except ValueError as error:
         raise CorruptStore(f"a stored record is not JSON ({error}); restore the store from a copy") from error
+
+
+def read_record(kind: type[R], text: str) -> R:
+    """Read a stored record back.
+
+    Raises:
+        CorruptStore: the text is not JSON, or not such a record.
+    """
+    try:
+        return kind.model_validate(decode(text))
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False)[0]
+        raise CorruptStore(
+            f"a stored {kind.__name__} cannot be read; got {'.'.join(map(str, first['loc']))}: {first['msg']}; it was "
+            "edited, or written by another version; open the home with that version, or restore the store from a copy"
+        ) from error
 
 
 def insert_once(dialect: str, table: sa.Table) -> sqlite.Insert | postgresql.Insert:

@@ -12,7 +12,7 @@ from pydantic import JsonValue
 from harness.model import Harness
 from harness.records import Record
 from memory import tables
-from memory.database import Database, decode, encode, now
+from memory.database import Database, encode, now, read_record
 from memory.errors import Conflict, NotFound, StoreError, TornFile
 from memory.files import FileFault, folder_faults, hash_folder, publish_folder
 from memory.records import CheckpointRecord, DecisionRecord, HarnessVersion, PairRecord, check_id
@@ -64,7 +64,7 @@ class Lineage:
             body = connection.execute(query).scalar()
         if body is None:
             raise NotFound(f"no harness {harness_id!r} in {self._database.place}; list them with `cohelix harness log`")
-        return Harness.model_validate(decode(body))
+        return read_record(Harness, body)
 
     def harnesses(self, run_id: str | None = None) -> tuple[HarnessVersion, ...]:
         """Versions in the order they were stored; of one run, in the order that run met them."""
@@ -124,7 +124,7 @@ class Lineage:
             body = connection.execute(query).scalar()
         if body is None:
             raise NotFound(f"no checkpoint {checkpoint_id!r} in {self._database.place}")
-        return CheckpointRecord.model_validate(decode(body))
+        return read_record(CheckpointRecord, body)
 
     def checkpoints(self) -> tuple[CheckpointRecord, ...]:
         """All checkpoints in the order they were stored."""
@@ -262,7 +262,7 @@ class Lineage:
     def _list(self, query: sa.Select[str], kind: type[_R], action: str) -> tuple[_R, ...]:
         with self._database.read(action) as connection:
             bodies = connection.execute(query).scalars().all()
-        return tuple(kind.model_validate(decode(body)) for body in bodies)
+        return tuple(read_record(kind, body) for body in bodies)
 
 
 def _body(record: Record) -> str:

@@ -23,13 +23,18 @@ ID_CHARACTERS = 120
 _SHOWN_CHARACTERS = 60
 
 
+def is_safe_id(value: str) -> bool:
+    """Whether ``value`` can name a folder."""
+    return len(value) <= ID_CHARACTERS and _SAFE_ID.fullmatch(value) is not None
+
+
 def check_id(value: str) -> str:
     """Return ``value`` if it can name a folder, else raise.
 
     Raises:
         BadId: it is empty or too long, or has characters that a folder name must not have.
     """
-    if len(value) > ID_CHARACTERS or not _SAFE_ID.fullmatch(value):
+    if not is_safe_id(value):
         shown = value if len(value) <= _SHOWN_CHARACTERS else value[:_SHOWN_CHARACTERS] + "…"
         raise BadId(
             f"id {shown!r} is not a folder name; use at most {ID_CHARACTERS} letters, digits, '.', '_' and '-', "

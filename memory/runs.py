@@ -11,10 +11,10 @@ import sqlalchemy as sa
 from pydantic import JsonValue
 
 from memory import tables
-from memory.database import Database, decode, encode, now
+from memory.database import Database, encode, now, read_record
 from memory.errors import Conflict, IdentityMismatch, NotFound, StoreError
 from memory.files import hold_lock
-from memory.records import RunRecord, RunStatus, check_id
+from memory.records import RunRecord, RunStatus, check_id, is_safe_id
 from memory.redaction import redact
 
 _SHOWN_CHARACTERS = 60
@@ -67,14 +67,17 @@ class Runs:
             body = connection.execute(sa.select(tables.runs.c.body).where(tables.runs.c.run_id == run_id)).scalar()
         if body is None:
             known = [record.run_id for record in self.list()][-10:]
-            raise NotFound(f"no run {run_id!r} in {self._database.place}; known: {', '.join(known) or 'none'}")
-        return RunRecord.model_validate(decode(body))
+            lost = ""
+            if is_safe_id(run_id) and self.folder(run_id).is_dir():
+                lost = f"; its folder {self.folder(run_id)} is there, so the store is not the one it ran with"
+            raise NotFound(f"no run {run_id!r} in {self._database.place}; known: {', '.join(known) or 'none'}{lost}")
+        return read_record(RunRecord, body)
 
     def list(self) -> tuple[RunRecord, ...]:
         """All runs, oldest first."""
         with self._database.read("listing runs") as connection:
             bodies = connection.execute(sa.select(tables.runs.c.body).order_by(tables.runs.c.row_id)).scalars().all()
-        return tuple(RunRecord.model_validate(decode(body)) for body in bodies)
+        return tuple(read_record(RunRecord, body) for body in bodies)
 
     def set_status(self, run_id: str, status: RunStatus, summary: Mapping[str, JsonValue] | None = None) -> RunRecord:
         """Set a run's status, and its summary when one is given.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sqlalchemy as sa
 
 from memory import tables
-from memory.database import Database, decode, encode
+from memory.database import Database, encode, read_record
 from memory.errors import Conflict
 from memory.records import StepRecord
 from memory.redaction import redact
@@ -52,4 +52,4 @@ class Steps:
         query = sa.select(columns.body).where(columns.run_id == run_id).order_by(columns.number)
         with self._database.read(f"listing steps of run {run_id}") as connection:
             bodies = connection.execute(query).scalars().all()
-        return tuple(StepRecord.model_validate(decode(body)) for body in bodies)
+        return tuple(read_record(StepRecord, body) for body in bodies)

@@ -10,7 +10,7 @@ from pydantic import JsonValue
 
 from harness.records import Scored, Split, Trace
 from memory import tables
-from memory.database import Database, decode, encode
+from memory.database import Database, encode, read_record
 from memory.errors import Conflict, NotFound
 from memory.redaction import Redactor
 
@@ -100,7 +100,7 @@ class Traces:
             if limit is not None:
                 query = query.limit(limit)
             bodies = connection.execute(query).scalars().all()
-        return tuple(Trace.model_validate(decode(body)) for body in bodies)
+        return tuple(read_record(Trace, body) for body in bodies)
 
     def iterate(self, run_id: str, *, purpose: str | None = None, page: int = _BATCH_ROWS) -> Iterator[Trace]:
         """Read all traces of a run (and purpose) page by page, in bounded memory."""
@@ -125,7 +125,7 @@ class Traces:
         missing = [trace_id for trace_id in trace_ids if trace_id not in bodies]
         if missing:
             raise NotFound(f"{len(missing)} of {len(trace_ids)} traces are not stored, first {missing[0]!r}")
-        return tuple(Trace.model_validate(decode(bodies[trace_id])) for trace_id in trace_ids)
+        return tuple(read_record(Trace, bodies[trace_id]) for trace_id in trace_ids)
 
     def count(self, run_id: str, *, purpose: str | None = None, status: str | None = None) -> int:
         """Number of stored traces that match."""

@@ -113,7 +113,7 @@ def test_a_budget_that_cannot_finish_one_round_is_refused_with_the_limit_named(f
         (["run", "nowhere.yaml"], "no file nowhere.yaml"),
         (["run", str(QUICKSTART), "--set", "strategy.round=1"], "did you mean 'rounds'?"),
         (["run", str(QUICKSTART), "--set", "suite={type: plugin, name: unknown}"], "metro"),
-        (["resume", "nothing"], "no run 'nothing'"),
+        (["resume", "nothing"], "no run 'nothing'; got no store in"),
         (["trace", "nothing"], "nothing to show"),
         (["report", "nothing"], "nothing to show"),
         (["harness", "show", "abc"], "nothing to show"),
@@ -151,3 +151,39 @@ def test_suite_show_renders_one_task_as_the_policy_sees_it(tmp_path):
     shown = json.loads(done.stdout)
     assert shown["prompt"][-1]["role"] == "user"
     assert all(str(gold) not in shown["prompt"][-1]["content"] for gold in shown["task"]["gold"])
+
+
+def shell(line, cwd, **more):
+    env = {**os.environ, "PYTHON": sys.executable, "COHELIX_HOME": str(cwd / "home"), **more}
+    return subprocess.run(["bash", "-c", line], capture_output=True, text=True, cwd=cwd, env=env)
+
+
+SMALL = "--set train=4 --set val=4 --set test=4"
+
+
+@pytest.mark.parametrize("form", ["--json", ""])
+def test_a_reader_that_leaves_early_is_no_failure(form, tmp_path):
+    # the task's prompt and playbook are longer than a pipe that nobody reads
+    done = shell(f'"$PYTHON" -m cohelix suite show metro {form} | true; echo ${{PIPESTATUS[0]}}', tmp_path)
+    assert (done.stdout, done.stderr) == ("0\n", "")
+
+
+def test_a_closed_standard_output_is_no_crash(tmp_path):
+    done = shell(f'"$PYTHON" -m cohelix suite validate metro {SMALL} >&-; echo $?', tmp_path)
+    assert (done.stdout, done.stderr) == ("0\n", "")
+    done = shell('"$PYTHON" -m cohelix suite show metor 2>&-; echo $?', tmp_path)
+    assert done.stdout == "2\n"
+
+
+@pytest.mark.parametrize("form", ["--json", ""])
+def test_letters_that_the_terminal_lacks_are_escaped(form, tmp_path):
+    name = tmp_path / "é…" / "metromap"
+    ascii_only = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+    done = shell(f'"$PYTHON" -m cohelix suite validate maptab {form} --root "{name}"', tmp_path, **ascii_only)
+    assert done.returncode == 2 and "Traceback" not in done.stderr
+    plan = tmp_path / "plan.yaml"
+    plan.write_text("suite: {type: metro}\npolicy: {type: hf, model: é…}\n")
+    done = shell(f'"$PYTHON" -m cohelix run plan.yaml --dry-run {form}', tmp_path, **ascii_only)
+    assert done.returncode == 0, done.stderr
+    if form:
+        assert json.loads(done.stdout)["config"]["policy"]["model"] == "é…"

@@ -4,8 +4,9 @@ import pytest
 
 from graphs import assembly
 from graphs.config import RunConfig
-from graphs.runner import start
+from graphs.runner import _fresh_id, start
 from harness.errors import UserError
+from memory.records import is_safe_id
 from memory.store import Store
 
 
@@ -66,3 +67,8 @@ def test_a_limit_in_usd_binds_a_model_with_a_price_and_leaves_a_local_one_alone(
     for role in (priced, {"model": "openai/x", "api_base": "http://127.0.0.1:1/v1"}):
         raw = {"suite": {"type": "metro"}, "roles": {"proposer": role}, "budget": {"max_cost_usd": 1}}
         assembly.check_keys(RunConfig.model_validate(raw))
+
+
+@pytest.mark.parametrize("label", ["plan", "é…", "shared", "a b/../c", "x" * 300, ""])
+def test_a_made_up_name_is_one_that_a_run_may_have(label):
+    assert is_safe_id(_fresh_id(label))

@@ -168,3 +168,22 @@ def test_a_name_that_no_run_may_have_is_refused_before_anything_is_written(bench
     done = bench.cohelix("run", str(bench.config), f"--name={name}", home="names")
     refused(done, "use at most 120 letters" if name not in ("shared", "eval") else "cannot name a run so")
     assert not (bench.folder / "names").exists()
+
+
+def test_a_finished_run_keeps_its_report_whatever_befell_its_files(bench, unbroken):
+    """Its resume reads the store alone: the graph's checkpoints are not opened, and lost report files come back."""
+    home = bench.folder / "over"
+    shutil.copytree(bench.folder / "unbroken", home)
+    folder = home / "runs" / "r"
+    whole = (folder / "report.json").read_bytes(), (folder / "report.md").read_bytes()
+    for file in folder.glob("graph.db*"):
+        file.write_bytes(b"torn" * 2000)
+    (folder / "report.json").write_bytes(whole[0][:50])
+    (folder / "report.md").unlink()
+    done = bench.resume("over")
+    assert done.returncode == 0, done.stderr
+    assert bench.outcome("over") == unbroken
+    assert ((folder / "report.json").read_bytes(), (folder / "report.md").read_text()) == (
+        whole[0],
+        whole[1].decode().replace(str(bench.folder / "unbroken"), str(home)),
+    )

@@ -9,8 +9,9 @@ from sqlalchemy.dialects import postgresql
 
 from memory import database as database_module
 from memory import tables
-from memory.database import connect, insert_once
-from memory.errors import StoreBusy, StoreError
+from memory.database import connect, insert_once, read_record
+from memory.errors import CorruptStore, StoreBusy, StoreError
+from memory.records import Amendment
 from memory.store import DATABASE_NAME, Store
 
 
@@ -54,3 +55,12 @@ def test_readers_do_not_wait_for_a_writer(tmp_path: Path, monkeypatch: pytest.Mo
         other.execute("BEGIN IMMEDIATE")
         assert store.ledger("r").find("k") == 1
         other.close()
+
+
+def test_a_record_of_another_shape_is_corruption_with_the_field_named_and_no_value_shown() -> None:
+    text = '{"key": "k", "before": null, "after": 1, "changed_at": 7, "more": "s3cret"}'
+    with pytest.raises(CorruptStore, match="a stored Amendment cannot be read; got changed_at") as caught:
+        read_record(Amendment, text)
+    assert "s3cret" not in str(caught.value)
+    with pytest.raises(CorruptStore, match="not JSON"):
+        read_record(Amendment, text[:20])

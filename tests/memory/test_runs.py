@@ -136,3 +136,9 @@ def test_an_amendment_of_an_unknown_key_is_refused_and_changes_nothing(store: St
     with pytest.raises(StoreError, match=key):
         store.runs.amend("r1", {"budget.max_tokens": 4, key: 1})
     assert store.runs.get("r1") == before
+
+
+def test_a_run_whose_folder_is_there_tells_that_the_store_is_another(store: Store) -> None:
+    store.runs.folder("r9").mkdir(parents=True)
+    with pytest.raises(NotFound, match="r9 is there, so the store is not the one it ran with"):
+        store.runs.get("r9")
