@@ -141,7 +141,12 @@ class Teacher:
 
     def _fault(self, task: Task, completion: str, finish_reason: FinishReason, *, token_count: int) -> str:
         """Why the verifier does not accept a completion, by fault names alone; empty when it does."""
-        verdict = self._suite.verify(task, completion, finish_reason=finish_reason, token_count=token_count)
+        try:
+            verdict = self._suite.verify(task, completion, finish_reason=finish_reason, token_count=token_count)
+        except Exception as error:  # the boundary to user code: a failure is no acceptance
+            return f"the verifier raised {type(error).__name__}: {error}"
+        if not isinstance(verdict, Scored):
+            return f"the verifier gave no score: {verdict.error}"
         if _is_accepted(verdict):
             return ""
         names = [found.fault for found in verdict.diagnoses if found.fault != "none"]
@@ -150,7 +155,7 @@ class Teacher:
 
 def _is_accepted(verdict: Scored) -> bool:
     """Exact, and in the right form where the suite scores form."""
-    return verdict.parts["exact"] == 1.0 and verdict.parts.get("format", 1.0) == 1.0
+    return verdict.parts.get("exact") == 1.0 and verdict.parts.get("format", 1.0) == 1.0
 
 
 def _demonstration(task: Task, completion: str) -> Demonstration:

@@ -9,7 +9,7 @@ import asyncio
 from collections.abc import Coroutine, Sequence
 from typing import Any, TypeVar
 
-from agents.records import Contender, Decision, Findings, PastProposal, Proposal
+from agents.records import Contender, Decision, Demonstrations, Findings, PastProposal, Proposal
 from evals.suites.base import Suite
 from graphs.config import RunConfig
 from graphs.desk import Committed, Desk, Judged, Proposed
@@ -19,8 +19,9 @@ from graphs.seeds import derive_seed
 from graphs.state import PairScore, Spent, Trial
 from graphs.work import Produced, as_inputs, by_role
 from harness.edit import AddDemonstration, apply_edits
+from harness.errors import UserError
 from harness.model import Harness
-from harness.records import Split
+from harness.records import Split, Task
 from memory.records import PairRecord
 from memory.store import Store
 
@@ -60,7 +61,6 @@ class Crew:
         if not count:
             return seed_harness.harness_id
         tasks, style = self._scout.tasks(split="train"), self._config.strategy.demonstration_style
-        teacher = self._roles.teacher
         done = self._work.once(
             "teacher",
             "demonstrate",
@@ -72,10 +72,20 @@ class Crew:
                 style=style,
                 model=self._config.roles.teacher,
             ),
-            lambda: by_role(self._await(teacher.demonstrate(seed_harness, tasks, style=style, wanted=count))),
+            lambda: by_role(self._demonstrate(seed_harness, tasks, style, count)),
         )
         edits = [AddDemonstration.model_validate({"demonstration": shown}) for shown in done.result["accepted"]]
         return self._save(apply_edits(seed_harness, edits), seed_harness, "demonstrations by the teacher, verified")
+
+    def _demonstrate(self, harness: Harness, tasks: Sequence[Task], style: str, count: int) -> Demonstrations:
+        try:
+            return self._await(self._roles.teacher.demonstrate(harness, tasks, style=style, wanted=count))
+        except ValueError as error:
+            raise UserError(
+                "the teacher cannot write the first demonstrations",
+                got=f"strategy.demonstration_style={style!r} ({error})",
+                do="name a style of the suite",
+            ) from error
 
     def deploy(self, checkpoint_id: str, harness_id: str) -> Committed:
         """Measure the first pair on val and store it."""

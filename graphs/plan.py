@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import get_args
 
 from pydantic import JsonValue
 
@@ -10,9 +11,10 @@ from agents.llm.config import RoleName
 from evals.suites.base import Suite
 from graphs.config import RunConfig
 from harness.errors import UserError
-from harness.records import Record
+from harness.records import Record, Split
 from harness.render import render
 
+SPLITS: tuple[Split, ...] = get_args(Split)
 CHARACTERS_PER_TOKEN = {"pocket": 3.0, "hf": 3.5}
 """Rough sizes, to turn rendered text into tokens without loading a tokenizer."""
 SECONDS_PER_ATTEMPT = {"pocket": 0.01, "hf": 3.0}
@@ -81,7 +83,12 @@ class _Sizes(Record):
 
 
 def make_plan(config: RunConfig, suite: Suite) -> Plan:
-    """Count the work of a run."""
+    """Count the work of a run.
+
+    Raises:
+        UserError: the suite has too few tasks for any.
+    """
+    refuse_too_few_tasks(config, suite)
     strategy, budget, counts = config.strategy, config.budget, _counts(config)
     sizes = _sizes(config, suite)
     val = _evaluation(config, sizes, len(suite.tasks(split="val")[: budget.tasks.val]), budget.replicates.val)
@@ -108,6 +115,27 @@ def make_plan(config: RunConfig, suite: Suite) -> Plan:
         total=start.plus(all_rounds).plus(report),
         limits=budget.model_dump(include={"max_wall_s", "max_tokens", "max_cost_usd", "max_evaluations"}),
     )
+
+
+def refuse_too_few_tasks(config: RunConfig, suite: Suite) -> None:
+    """Refuse a suite without enough tasks, before the run finds out at its end.
+
+    Raises:
+        UserError: a split is empty, or train is smaller than one rollout step of an RL block.
+    """
+    counts = {split: len(suite.tasks(split=split)[: getattr(config.budget.tasks, split)]) for split in SPLITS}
+    needed = dict.fromkeys(SPLITS, 1)
+    if _counts(config).blocks:
+        needed["train"] = config.strategy.rl.prompts_per_step
+    short = [split for split in SPLITS if counts[split] < needed[split]]
+    if short:
+        raise UserError(
+            f"suite {suite.name} has too few tasks",
+            got=", ".join(f"{counts[split]} {split}" for split in short),
+            expected=", ".join(f"at least {needed[split]} {split}" for split in short)
+            + (" (strategy.rl.prompts_per_step)" if needed["train"] > 1 and "train" in short else ""),
+            do="choose a larger suite, or fewer prompts per step",
+        )
 
 
 class _Counts(Record):

@@ -23,6 +23,7 @@ from graphs.config import RunConfig
 from graphs.events import Listener, ignore
 from graphs.limits import changed_limits, named_limits, with_limits
 from graphs.loading import load_config, parse_config
+from graphs.plan import refuse_too_few_tasks
 from graphs.recorder import Recorder
 from graphs.registry import load_build
 from graphs.report import closing_report
@@ -68,13 +69,15 @@ def start(
     """
     _check_name(run_id)
     check_keys(config)
+    suite = build_suite(config.suite)
+    refuse_too_few_tasks(config, suite)
     identity = run_identity(config)
     with Store.open(home) as store:
         record = store.runs.create(
             RunRecord(
                 run_id=run_id or _fresh_id(label),
                 strategy=config.strategy.type,
-                suite=build_suite(config.suite).name,
+                suite=suite.name,
                 config=config.model_dump(mode="json"),
                 identity=identity.model_dump(mode="json"),
             )

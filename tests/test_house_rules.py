@@ -26,8 +26,10 @@ HEAVY = {
 BOUNDARIES = {
     "agents/llm/call.py": "model call",
     "agents/llm/provider.py": "model call",
+    "agents/teacher.py": "user code",
     "cohelix/cli.py": "the command's end: known failures become words, others keep their traceback",
     "evals/runner.py": "engine and user code",
+    "evals/suites/guard.py": "user code",
     "evals/suites/registry.py": "user code",
     "graphs/runner.py": "store, on the way out of another failure",
     "policy/block.py": "user code",

@@ -9,6 +9,7 @@ from typing import Any
 
 from evals.config import PluginConfig, SuiteConfig
 from evals.suites.base import Suite
+from evals.suites.guard import guarded
 from evals.suites.maptab import MapTabSuite
 from evals.suites.metro import MetroSuite
 from harness.errors import BoundaryError, UserError
@@ -66,7 +67,9 @@ def _build_plugin(config: PluginConfig) -> Suite:
             do=f"install the distribution that registers it under {ENTRY_POINT_GROUP!r}, or correct the name",
         )
     try:
-        suite: Suite = point.load()(**config.options)
+        suite = point.load()(**config.options)
+    except UserError:
+        raise
     except Exception as error:
         raise BoundaryError("user_code", f"suite {config.name!r} ({point.value}) failed: {error!r}") from error
-    return suite
+    return guarded(suite, config.name)

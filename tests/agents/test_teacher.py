@@ -84,3 +84,13 @@ async def test_a_right_answer_in_a_wrong_form_is_not_accepted():
     written = await Teacher(SUITE, model=model).demonstrate(HARNESS, [task], style="short")
     assert [shown.completion for shown in written.accepted] == [good(task)]
     assert len(written.record.refusals) == 1
+
+
+async def test_a_verifier_that_fails_excludes_the_task_and_says_why():
+    class Failing(MetroSuite):
+        def verify(self, task, completion, *, finish_reason, token_count=0):
+            raise RuntimeError("no judge")
+
+    written = await Teacher(Failing("pocket", 0)).demonstrate(HARNESS, TRAIN[:1], style="direct")
+    assert not written.accepted
+    assert written.excluded[0].reasons == ("the verifier raised RuntimeError: no judge",)

@@ -66,3 +66,22 @@ def test_the_smallest_budget_that_passes_is_start_plus_one_round_plus_report():
 def test_token_and_time_limits_below_one_round_are_refused_by_name(limit):
     with pytest.raises(UserError, match=f"budget.{next(iter(limit))}"):
         refuse_too_small(_plan("vace", **limit))
+
+
+@pytest.mark.parametrize("split", ["train", "val", "test"])
+def test_a_suite_with_an_empty_split_is_refused_before_the_run_finds_out(split):
+    class Hollow(MetroSuite):
+        def tasks(self, *, split: str, hollow=split):
+            return () if split == hollow else super().tasks(split=split)
+
+    config = RunConfig.model_validate({"suite": {"type": "metro"}})
+    with pytest.raises(UserError, match=f"got 0 {split}; expected at least . {split}"):
+        make_plan(config, Hollow("pocket", 0))
+
+
+def test_a_train_split_smaller_than_a_rollout_step_is_refused_where_weights_are_trained():
+    raw = {"suite": {"type": "metro", "train": 7}}
+    suite = MetroSuite("pocket", 0, counts={"train": 7})
+    with pytest.raises(UserError, match="got 7 train; expected at least 8 train .strategy.rl.prompts_per_step"):
+        make_plan(RunConfig.model_validate(raw), suite)
+    assert make_plan(RunConfig.model_validate(raw | {"strategy": {"condition": "harness-only"}}), suite).rl_blocks == 0
