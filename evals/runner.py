@@ -7,6 +7,7 @@ weights, so two versions measured alike use common random numbers.
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
@@ -221,6 +222,10 @@ def _verdict(request: EvaluationRequest, task: Task, generation: Generation, tok
         )
         if GATE_PART not in scored.parts:
             raise KeyError(f"verdict parts {sorted(scored.parts)} lack {GATE_PART!r}")
+        if not 0 <= scored.parts[GATE_PART] <= 1 or not all(
+            map(math.isfinite, (scored.reward, *scored.parts.values()))
+        ):
+            raise ValueError(f"reward {scored.reward}, parts {scored.parts}; expected finite, {GATE_PART} from 0 to 1")
     except Exception as error:  # a suite is user code; its failure is no score
         return Unscored(boundary="user_code", error=f"verify raised {type(error).__name__}: {error}")
     return scored

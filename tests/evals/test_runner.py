@@ -169,6 +169,22 @@ def test_a_verifier_that_raises_is_user_code_and_no_score() -> None:
     assert engine.calls == [6]  # deterministic, so not tried again
 
 
+@pytest.mark.parametrize(
+    "odd",
+    [{"reward": float("nan")}, {"reward": float("inf")}, {"parts": {"exact": 5.0}}, {"parts": {"exact": -0.1}},
+     {"parts": {"exact": 1.0, "format": float("nan")}}, {"parts": {"exact": float("nan")}}],
+)  # fmt: skip
+def test_a_verdict_that_is_no_score_is_user_code_and_counted(odd: dict[str, Any]) -> None:
+    class Odd(Sums):
+        def verify(self, task: Task, completion: str, **given: Any) -> Any:
+            sound = super().verify(task, completion, **given)
+            return sound.model_copy(update=odd) if task.task_id == "sum-0" else sound
+
+    made = evaluate(request(suite=Odd()), Adder())
+    assert (made.mean, made.unscored) == (1.0, 1)
+    assert made.attempts[0].boundary == "user_code" and "expected finite, exact from 0 to 1" in made.attempts[0].error
+
+
 def test_tasks_of_another_split_are_refused() -> None:
     with pytest.raises(UserError, match=r"got tasks of \['test'\]; expected only 'val'"):
         request(tasks=(*tasks(2), *tasks(2, split="test")))
