@@ -59,7 +59,7 @@ class MapTabConfig(Record):
 
     type: Literal["maptab"] = "maptab"
     """Which suite this is."""
-    root: str
+    root: str = Field(min_length=1)
     """Folder that holds ``metromap/`` or ``travelmap/``."""
     domain: MapTabDomain = "metro"
     """``metro`` (lines and transfers) or ``travel`` (scenic spots)."""

@@ -40,7 +40,7 @@ class HfPolicyConfig(Record):
 
     type: Literal["hf"]
     """Which policy this is."""
-    model: str
+    model: str = Field(min_length=1)
     """Directory or hub id."""
     revision: str | None = None
     """Commit of the hub model; None takes what the cache or the hub has now."""

@@ -174,3 +174,9 @@ def test_a_key_anywhere_in_a_configuration_is_refused_and_not_shown(minimal, mon
             load_config(minimal, [override])
         assert override.partition("=")[0].split(".")[0] in str(caught.value)
         assert not any(word in str(caught.value) for word in ("zQ9vTmPl3x7R", "sk-abc", "hunter2"))
+
+
+@pytest.mark.parametrize("override", ["policy={type: hf, model: ''}", "suite={type: maptab, root: ''}"])
+def test_an_empty_path_is_refused_since_it_would_mean_the_working_folder(minimal, override):
+    with pytest.raises(UserError, match="at least 1 character"):
+        load_config(minimal, [override])
