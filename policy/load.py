@@ -45,8 +45,14 @@ def load_policy(
         dtype: of the weights; fp32 on CPU, where half precision is slower.
 
     Raises:
-        PolicyLoadError: nothing loadable at ``path``, or its tokenizer has no chat template or end token.
+        PolicyLoadError: nothing loadable at ``path``, its tokenizer has no chat template or end token, or the device
+            is not there.
     """
+    if device.startswith("cuda") and not torch.cuda.is_available():
+        raise PolicyLoadError(
+            f"policy.device is {device!r} and torch {torch.__version__} finds no CUDA device here; "
+            "set policy.device to cpu, or install a CUDA build of torch and its driver"
+        )
     source = str(pocket_folder()) if str(path) == "pocket" else str(path)
     try:
         with _without_bars():

@@ -52,3 +52,9 @@ def test_the_packaged_policy_loads_by_name_and_is_small():
     assert sum(parameter.numel() for parameter in model.parameters()) <= 2_000_000
     assert sum(path.stat().st_size for path in pocket_folder().iterdir()) <= 8_000_000
     assert tokenizer.decode(tokenizer("any text: Zürich, 北京, ☃", add_special_tokens=False)["input_ids"]) != ""
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="needs a machine without CUDA")
+def test_a_device_that_is_not_there_is_named_before_anything_is_loaded(tmp_path):
+    with pytest.raises(PolicyLoadError, match="policy.device is 'cuda'.*set policy.device to cpu"):
+        load_policy(tmp_path / "nothing", device="cuda")
