@@ -1,4 +1,4 @@
-# make setup | run | test | lint | clean-venv. Every target is idempotent and works from a bare clone.
+# make setup | run | test | lint. Every target is idempotent and works from a bare clone.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from importlib.resources import files
@@ -130,7 +131,8 @@ class Lab:
         """One RL block from a checkpoint under one harness."""
         from policy.trainer import BlockRequest, GrpoBlockTrainer
 
-        strategy, made = self._config.strategy, 0
+        started, made = time.monotonic(), 0
+        strategy = self._config.strategy
         before = self._store.lineage.checkpoint(checkpoint_id)
         recorder = self._work.recorder
 
@@ -151,9 +153,11 @@ class Lab:
             config=strategy.rl,
         )
         result = GrpoBlockTrainer(self._config.policy, self._store.home).train(request, self._work.ledger, progress)
-        return self._keep(before, harness, result, is_reused=not made)
+        return self._keep(before, harness, result, is_reused=not made, seconds=time.monotonic() - started)
 
-    def _keep(self, before: CheckpointRecord, harness: Harness, result: BlockResult, *, is_reused: bool) -> Block:
+    def _keep(
+        self, before: CheckpointRecord, harness: Harness, result: BlockResult, *, is_reused: bool, seconds: float
+    ) -> Block:
         """Store the checkpoint and the block's traces; note what the trainer did."""
         self._store.traces.add(self._run_id, result.traces)
         self._store.lineage.save_checkpoint(
@@ -170,7 +174,7 @@ class Lab:
         trace_ids: list[JsonValue] = [trace.trace_id for trace in result.traces]
         key = content_id(trace_ids, prefix="evidence")
         self._work.ledger.record(key, kind="evidence", result=Produced(result=trace_ids).model_dump(mode="json"))
-        self._work.note("trainer", "train", key, _told(before, harness, result), is_reused=is_reused)
+        self._work.note("trainer", "train", key, _told(before, harness, result), is_reused=is_reused, seconds=seconds)
         return Block(result.checkpoint_id, key)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import time
 from collections.abc import Sequence
 from typing import Any
 
@@ -82,6 +83,7 @@ class Scout:
         )
 
     def _run(self, request: EvaluationRequest, checkpoint_id: str) -> Evaluation:
+        started = time.monotonic()
         engine = self._lab.engine(checkpoint_id)
         key = evaluation_key(request, engine)
         is_reused = self._work.ledger.find(key) is not None
@@ -92,5 +94,5 @@ class Scout:
         )
         attempts = 0 if request.split == "train" else done.evaluation.scored + done.evaluation.unscored
         produced = by_role(done).model_copy(update={"evaluations": attempts})
-        self._work.note("explorer", "explore", key, produced, is_reused=is_reused)
+        self._work.note("explorer", "explore", key, produced, is_reused=is_reused, seconds=time.monotonic() - started)
         return done.evaluation

@@ -29,6 +29,13 @@ def test_the_trace_shows_every_node_in_order_with_what_it_read_wrote_called_and_
     assert len(train["calls"][0]["wrote"]["steps"]) == 2  # metrics of both rollout steps
 
 
+def test_training_and_evaluation_account_for_the_seconds_of_their_steps(bench, unbroken):
+    for step in show(bench, "trace", "r")["steps"]:
+        if step["node"] in ("train", "baseline", "report"):
+            # the rest of such a step is writing records; an unaccounted block or evaluation would be most of it
+            assert sum(call["seconds"] for call in step["calls"]) > 0.5 * step["seconds"], step["node"]
+
+
 def test_the_trace_names_what_produced_it(bench, unbroken):
     identity = show(bench, "trace", "r")["identity"]
     assert identity["config"]["strategy"]["rounds"] == 2
