@@ -100,6 +100,7 @@ class Bench:
         )
 
     def run(self, home: str, *more: str, die: dict | None = None) -> subprocess.CompletedProcess:
+        """A new run ``r``. A second test that names the same home is refused ("exists already"): choose another."""
         return self.cohelix("run", str(self.config), "--name", "r", "--json", *more, home=home, die=die)
 
     def resume(self, home: str, *more: str, die: dict | None = None) -> subprocess.CompletedProcess:

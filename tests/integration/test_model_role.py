@@ -57,15 +57,15 @@ def leaks(bench, home, done):
 
 def test_a_model_proposes_in_the_same_graph_and_gets_no_key_that_was_not_named(bench, unbroken, server, secrets):
     server.plan({"do": "reply", "text": json.dumps({"rationale": "The harness is good as it is."})})
-    done = bench.run("model", *proposer(server))
+    done = bench.run("model-role", *proposer(server))
     assert done.returncode == 0, done.stderr
-    shown = json.loads(bench.cohelix("trace", "r", "--json", home="model").stdout)
+    shown = json.loads(bench.cohelix("trace", "r", "--json", home="model-role").stdout)
     assert [step["node"] for step in shown["steps"]] == unbroken["nodes"]
     calls = [call for step in shown["steps"] for call in step["calls"] if call["method"] == "propose"]
     assert [call["backend"] for call in calls] == ["openai/x", "openai/x"]
     assert json.loads(done.stdout)["decisions"] == []  # an empty proposal commits nothing
     assert {request["key"] for request in server.requests} == {"Bearer no-key"}
-    assert leaks(bench, "model", done) == []
+    assert leaks(bench, "model-role", done) == []
 
 
 def test_a_rejected_key_is_a_typed_failure_that_a_resume_outlives_and_no_file_keeps_it(bench, server, secrets):
