@@ -99,7 +99,7 @@ def run_trl(
     model, tokenizer = load_policy(policy_source(policy))
     stream, harness = TaskStream(tasks, seed), suite.seed_harness()
     drawn = [stream.at(position) for position in range(config.prompts_per_step * (steps + 1))]
-    rows = [[message.model_dump() for message in render(harness, task.inputs)] for task in drawn]
+    rows = [[message.as_chat() for message in render(harness, task.inputs)] for task in drawn]
     cost, rewards_seen = Cost(), []
 
     def reward(prompts: Any, completions: Any, completion_ids: Any, index: list[int], **columns: Any) -> list[float]:

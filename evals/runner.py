@@ -161,7 +161,10 @@ def _generate(
     report: Callable[[int], None],
 ) -> list[list[Generation]]:
     """All tries of every attempt of a batch, in order; only failed attempts are tried again."""
-    prompts = [Prompt(messages=render(request.harness, attempt.task.inputs), seed=attempt.seed) for attempt in batch]
+    prompts = [
+        Prompt(messages=render(request.harness, attempt.task.inputs, attempt.task.images), seed=attempt.seed)
+        for attempt in batch
+    ]
     tries: list[list[Generation]] = [[] for _ in batch]
     waiting = list(range(len(batch)))
     for number in range(1 + request.max_retries):

@@ -6,7 +6,7 @@ Lower rows define what they need here; higher rows inject it. Nothing in this fi
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Protocol
+from typing import Any, Protocol, TypeVar
 
 from pydantic import JsonValue
 
@@ -61,6 +61,18 @@ class Judge(Protocol):
 
     async def grade(self, response: str, criteria: Sequence[str], *, purpose: str, replicate: int) -> list[int]:
         """One 0 or 1 per criterion, in order."""
+        ...
+
+
+RequestT = TypeVar("RequestT", contravariant=True)
+ResultT = TypeVar("ResultT", covariant=True)
+
+
+class PolicyTrainer(Protocol[RequestT, ResultT]):
+    """Trains a policy between two checkpoints; equal requests give equal weights, however often interrupted."""
+
+    def train(self, request: RequestT, ledger: WorkLedger, progress: Callable[[Any], None] | None = None) -> ResultT:
+        """Train a block, or finish or return one begun before; ``progress`` gets a record per rollout step."""
         ...
 
 

@@ -43,11 +43,26 @@ def content_id(value: JsonValue | Record, *, prefix: str, length: int = 16) -> s
     return f"{prefix}-{digest[:length]}"
 
 
+class ImageFile(Record):
+    """A picture that belongs to a task; the hash binds the prompt to its bytes."""
+
+    path: str
+    """Of a PNG or JPEG file."""
+    sha256: str
+    """Of the file's bytes, in hex."""
+
+
 class Message(Record):
     """One chat message of a rendered prompt."""
 
     role: Literal["system", "user", "assistant"]
     content: str
+    images: tuple[ImageFile, ...] = ()
+    """Shown before the text, to policies that can see."""
+
+    def as_chat(self) -> dict[str, str]:
+        """Role and text alone, as chat templates and text APIs take them."""
+        return {"role": self.role, "content": self.content}
 
 
 class Task(Record):
@@ -60,6 +75,8 @@ class Task(Record):
     """Named texts that the harness' input assembly places in the prompt."""
     gold: JsonValue
     """Reference for the verifier alone; never rendered, never handed to an explorer."""
+    images: tuple[ImageFile, ...] = ()
+    """Pictures of the problem; placed in the task's user turn."""
     strata: dict[str, str] = Field(default_factory=dict)
     """Difficulty strata, for example ``{"map": "easy", "query": "hard"}``."""
 
@@ -127,6 +144,11 @@ class Generation(Record):
     token_ids: tuple[int, ...] = ()
     log_probabilities: tuple[float, ...] = ()
     """Per sampled token, under the sampling distribution; empty where the engine has none."""
+    token_mask: tuple[int, ...] = ()
+    """Per token of ``token_ids``: 1 where the policy sampled it, 0 where a tool or an environment wrote it; empty means
+    all were sampled. Tokens with 0 never enter a loss."""
+    policy_id: str = ""
+    """Weights that answered, as the engine knows them; empty where it cannot know."""
     usage: Usage = Usage()
     error: str = ""
     """Set with ``finish_reason="error"``: the engine failed and the attempt is unscored."""

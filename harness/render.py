@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 
 from harness.model import Harness, Skill
-from harness.records import Message
+from harness.records import ImageFile, Message
 
 _PLACEHOLDER = re.compile(r"\{([a-z_]+)\}")
 
@@ -25,8 +25,7 @@ def fill(template: str, inputs: Mapping[str, str]) -> str:
     missing = sorted(set(placeholders(template)) - set(inputs))
     if missing:
         raise ValueError(
-            f"input template needs {missing}; the task has {sorted(inputs)}; "
-            "name only inputs that the suite provides"
+            f"input template needs {missing}; the task has {sorted(inputs)}; name only inputs that the suite provides"
         )
     return _PLACEHOLDER.sub(lambda match: inputs[match.group(1)], template)
 
@@ -49,12 +48,13 @@ def render_system(harness: Harness) -> str:
     return "\n".join(line for line in lines if line)
 
 
-def render(harness: Harness, inputs: Mapping[str, str]) -> tuple[Message, ...]:
+def render(harness: Harness, inputs: Mapping[str, str], images: tuple[ImageFile, ...] = ()) -> tuple[Message, ...]:
     """Render the full prompt for one task.
 
     Args:
         harness: the version to render.
         inputs: the task's named texts (``Task.inputs``); the gold answer is not among them.
+        images: the task's pictures (``Task.images``); they go into its user turn, demonstrations show none.
 
     Returns:
         System turn, one user/assistant pair per demonstration, and the task's user turn.
@@ -66,5 +66,5 @@ def render(harness: Harness, inputs: Mapping[str, str]) -> tuple[Message, ...]:
     for demonstration in harness.demonstrations:
         messages.append(Message(role="user", content=fill(harness.input_template, demonstration.inputs)))
         messages.append(Message(role="assistant", content=demonstration.completion))
-    messages.append(Message(role="user", content=fill(harness.input_template, inputs)))
+    messages.append(Message(role="user", content=fill(harness.input_template, inputs), images=images))
     return tuple(messages)

@@ -66,7 +66,7 @@ def block_identity(policy: AnyPolicyConfig, request: BlockRequest) -> dict[str, 
     return {
         "suite": request.suite.fingerprint,
         "pool": content_id(pool, prefix="pool"),
-        "policy": policy.model_dump(mode="json"),
+        "policy": policy.model_dump(mode="json", exclude={"executor", "telemetry"}),
     }
 
 

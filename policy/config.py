@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal, Self
+from typing import Annotated, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
 from harness.records import Record
+from policy.config_engine import AnyEngineConfig, EngineConfig, TransformersEngineConfig
+from policy.config_executor import AnyExecutorConfig, ExecutorConfig, SubprocessConfig
+from policy.config_training import DynamicSampling, RlConfig, SftConfig
 
 
 class LoraConfig(Record):
@@ -19,7 +22,23 @@ class LoraConfig(Record):
     dropout: float = Field(default=0.05, ge=0, lt=1)
     """Dropout on the adapter's input while training."""
     targets: tuple[str, ...] = ()
-    """Names of the linear layers that get an adapter; empty means all linear layers but the head."""
+    """Names of the linear layers that get an adapter; empty means all linear layers of the language model but the
+    head; a vision tower and its projector are never trained."""
+
+
+class ImageConfig(Record):
+    """How a vision-language policy sees a task's image."""
+
+    max_pixels: int = Field(default=1_000_000, ge=1024)
+    """Pixel budget of one image, after resizing; a larger image is scaled down, its shape kept."""
+
+
+class TelemetryConfig(Record):
+    """Where training curves go besides the trace; it decides no weights."""
+
+    report_to: tuple[Literal["tensorboard", "mlflow", "wandb"], ...] = ()
+    """Trackers of the transformers library; each needs its package. wandb and mlflow may send data to where their own
+    environment variables say."""
 
 
 class PocketPolicyConfig(Record):
@@ -33,6 +52,12 @@ class PocketPolicyConfig(Record):
     """Where the policy runs; equality after a resume is claimed for cpu."""
     batch_size: int = Field(default=64, ge=1)
     """Rows decoded at once by the engine; part of the run's identity, as batching moves last bits."""
+    engine: EngineConfig = TransformersEngineConfig()
+    """What samples from the policy."""
+    executor: ExecutorConfig = SubprocessConfig()
+    """Where training runs."""
+    telemetry: TelemetryConfig = TelemetryConfig()
+    """Where training curves go besides the trace."""
 
 
 class HfPolicyConfig(Record):
@@ -50,88 +75,55 @@ class HfPolicyConfig(Record):
     """Adapters to train; None trains all weights."""
     batch_size: int = Field(default=32, ge=1)
     """Rows decoded at once by the engine; part of the run's identity, as batching moves last bits."""
+    dtype: Literal["float32", "bfloat16"] = "float32"
+    """Of the frozen and the trained weights; on CPU keep float32, which is faster there and exact on resume."""
+    gradient_checkpointing: bool = False
+    """Compute activations twice to save memory."""
+    image: ImageConfig | None = None
+    """Set for a vision-language model: tasks' images are shown to it. Null sees text alone."""
+    engine: EngineConfig = TransformersEngineConfig()
+    """What samples from the policy."""
+    executor: ExecutorConfig = SubprocessConfig()
+    """Where training runs."""
+    telemetry: TelemetryConfig = TelemetryConfig()
+    """Where training curves go besides the trace."""
+
+
+class ApiPolicyConfig(Record):
+    """A model behind an API: it is prompted and evaluated, never trained (strategies that only change the harness)."""
+
+    type: Literal["api"]
+    """Which policy this is."""
+    model: str = Field(min_length=1)
+    """LiteLLM model string, for example ``openai/gpt-5-mini``."""
+    api_base: str | None = None
+    """Address of a server that is not the provider's own."""
+    api_key_env: str | None = None
+    """Environment variable that holds the key; null takes the provider's usual one."""
+    max_concurrency: int = Field(default=8, ge=1)
+    """Calls in flight."""
+    timeout_s: float = Field(default=120.0, gt=0)
+    """Longest wait for one answer."""
 
 
 AnyPolicyConfig = PocketPolicyConfig | HfPolicyConfig
+"""Policies whose weights are here, so that they can be trained."""
 PolicyConfig = Annotated[AnyPolicyConfig, Field(discriminator="type")]
 
-
-class DynamicSampling(Record):
-    """Replace groups without signal (all rewards equal) by groups of other prompts."""
-
-    enabled: bool = True
-    """False trains on every sampled group, as plain GRPO does."""
-    tolerance: float = Field(default=1e-6, ge=0)
-    """Rewards closer than this count as equal, over the whole group."""
-    max_groups_factor: float = Field(default=8.0, ge=1)
-    """Bound: sampled groups of one rollout step are at most this times the groups a step needs."""
-    oversample: float = Field(default=1.0, ge=1)
-    """First draw of a step, as a multiple of the groups needed; surplus groups with signal are unused and logged."""
-
-
-class RlConfig(Record):
-    """One kind of reinforcement-learning block."""
-
-    prompts_per_step: int = Field(default=8, ge=1)
-    """Groups in every rollout step, and so prompts behind its updates."""
-    group_size: int = Field(default=8, ge=2)
-    """Rollouts of one prompt (G)."""
-    updates_per_rollout_step: int = Field(default=1, ge=1)
-    """Optimizer updates made from one rollout batch; it must divide ``prompts_per_step``."""
-    micro_batch_size: int = Field(default=0, ge=0)
-    """Samples per forward pass; 0 takes a whole mini-batch. Smaller saves memory and costs time."""
-    learning_rate: float = Field(default=1e-6, gt=0)
-    """Step size of AdamW after the warmup."""
-    weight_decay: float = Field(default=0.0, ge=0)
-    """Decoupled weight decay of AdamW."""
-    warmup_updates: int = Field(default=0, ge=0)
-    """Updates over which the rate rises from 0, counted over the whole life of the policy, not per block."""
-    max_grad_norm: float = Field(default=1.0, gt=0)
-    """Gradient clipping, as a norm over all trained weights."""
-    temperature: float = Field(default=1.0, gt=0)
-    """Of the rollouts; the loss scores tokens at the same temperature."""
-    top_p: float = Field(default=1.0, gt=0, le=1)
-    """Nucleus of the rollouts; the loss scores tokens under the whole distribution."""
-    max_tokens: int = Field(default=128, ge=1)
-    """Longest completion, in tokens."""
-    advantage: Literal["grpo", "centred", "hybrid_dgpo"] = "grpo"
-    """grpo divides by the group's deviation, centred does not, hybrid_dgpo also weights hard prompts up."""
-    difficulty_temperature: float = Field(default=2.0, gt=0)
-    """Of hybrid_dgpo's softmax over difficulty; larger is flatter."""
-    loss: Literal["dapo", "grpo"] = "dapo"
-    """dapo: mean over the tokens of a mini-batch; grpo: mean over samples of each sample's token mean."""
-    clip_low: float = Field(default=0.2, gt=0, lt=1)
-    """Lower clip of the probability ratio is ``1 - clip_low``."""
-    clip_high: float = Field(default=0.2, gt=0)
-    """Upper clip of the probability ratio is ``1 + clip_high``."""
-    dual_clip: float | None = Field(default=None)
-    """Bound c > 1 + clip_high on the ratio of samples with a negative advantage; None leaves it out."""
-    beta: float = Field(default=0.0, ge=0)
-    """Weight of the k3 divergence from the base policy, as it was before any training; 0 loads no reference."""
-    dynamic_sampling: DynamicSampling = DynamicSampling()
-    """What happens to groups whose rewards are all equal."""
-    max_unscored_share: float = Field(default=0.05, ge=0, le=1)
-    """A rollout step with a larger share of infrastructure failures is refused."""
-    checkpoint_every: int = Field(default=5, ge=0)
-    """Rollout steps between in-block checkpoints; 0 keeps none. An interrupted block starts again from the last
-    one, or from its parent; rollouts that the ledger holds are not sampled again."""
-    threads: int = Field(default=1, ge=1)
-    """CPU threads of torch; part of the run's identity, as the order of sums depends on it."""
-
-    @model_validator(mode="after")
-    def _consistent(self) -> Self:
-        if self.prompts_per_step % self.updates_per_rollout_step:
-            raise ValueError(
-                f"updates_per_rollout_step={self.updates_per_rollout_step} must divide "
-                f"prompts_per_step={self.prompts_per_step}, so that every update has the same number of prompts"
-            )
-        if self.dual_clip is not None and self.dual_clip <= 1 + self.clip_high:
-            raise ValueError(
-                f"dual_clip={self.dual_clip} must be larger than 1 + clip_high={1 + self.clip_high}; use 3.0 or null"
-            )
-        mini_batch = self.prompts_per_step * self.group_size // self.updates_per_rollout_step
-        if self.micro_batch_size and mini_batch % self.micro_batch_size:
-            raise ValueError(
-                f"micro_batch_size={self.micro_batch_size} must divide the mini-batch of {mini_batch} samples"
-            )
-        return self
+__all__ = [
+    "AnyEngineConfig",
+    "AnyExecutorConfig",
+    "AnyPolicyConfig",
+    "ApiPolicyConfig",
+    "DynamicSampling",
+    "EngineConfig",
+    "ExecutorConfig",
+    "HfPolicyConfig",
+    "ImageConfig",
+    "LoraConfig",
+    "PocketPolicyConfig",
+    "PolicyConfig",
+    "RlConfig",
+    "SftConfig",
+    "TelemetryConfig",
+]

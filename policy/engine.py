@@ -96,7 +96,7 @@ class TransformersEngine:
 
     def encode(self, conversations: Sequence[tuple[Message, ...]]) -> list[list[int]]:
         """Token ids of prompts, generation prompt included."""
-        chats = [[message.model_dump() for message in messages] for messages in conversations]
+        chats = [[message.as_chat() for message in messages] for messages in conversations]
         texts = self.tokenizer.apply_chat_template(chats, tokenize=False, add_generation_prompt=True)
         ids: list[list[int]] = self.tokenizer(texts, add_special_tokens=False)["input_ids"]
         return ids

@@ -129,7 +129,10 @@ class Collector:
     def _attempt(self, step: int, drawn: list[tuple[int, Task]], draw: int, missing: int) -> list[RolloutGroup]:
         config = self.config
         prompts = [
-            Prompt(messages=render(self.harness, task.inputs), seed=derive_seed("attempt", self.seed, position, index))
+            Prompt(
+                messages=render(self.harness, task.inputs, task.images),
+                seed=derive_seed("attempt", self.seed, position, index),
+            )
             for position, task in drawn
             for index in range(config.group_size)
         ]

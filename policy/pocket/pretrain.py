@@ -101,7 +101,7 @@ def build_model(recipe: Recipe, tokenizer: PreTrainedTokenizerFast) -> LlamaForC
 
 def example_text(tokenizer: PreTrainedTokenizerFast, example: Example) -> tuple[str, str]:
     """Prompt and completion texts of a sample, the completion closed by the end token."""
-    messages = [message.model_dump() for message in example.messages]
+    messages = [message.as_chat() for message in example.messages]
     prompt = tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
     return prompt, example.completion + tokenizer.eos_token
 
