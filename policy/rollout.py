@@ -176,6 +176,7 @@ class Collector:
             prompt_token_ids=prompt_ids,
             attempts=attempts,
             fate=self._fate(rewards),
+            images=task.images,
         )
 
     def _fate(self, rewards: list[float]) -> GroupFate:

@@ -6,7 +6,7 @@ from typing import Literal
 
 from pydantic import JsonValue
 
-from harness.records import FinishReason, Record, Scored, Trace, Usage, Verdict, content_id
+from harness.records import FinishReason, ImageFile, Record, Scored, Trace, Usage, Verdict, content_id
 
 GroupFate = Literal["trained", "no_signal", "unscored", "surplus"]
 
@@ -32,6 +32,8 @@ class RolloutGroup(Record):
     prompt_token_ids: tuple[int, ...]
     attempts: tuple[RolloutAttempt, ...]
     fate: GroupFate
+    images: tuple[ImageFile, ...] = ()
+    """Shown in the prompt; the loss processes them again, the record keeps no pixels."""
 
     @property
     def scored(self) -> tuple[Scored, ...]:
