@@ -9,7 +9,7 @@ from pydantic import Field
 from harness.records import Record
 from policy.config_engine import AnyEngineConfig, EngineConfig, TransformersEngineConfig
 from policy.config_executor import AnyExecutorConfig, ExecutorConfig, SubprocessConfig
-from policy.config_training import DynamicSampling, RlConfig, SftConfig
+from policy.config_training import DynamicSampling, OverlongShaping, RlConfig, SftConfig
 
 
 class LoraConfig(Record):
@@ -121,6 +121,7 @@ __all__ = [
     "HfPolicyConfig",
     "ImageConfig",
     "LoraConfig",
+    "OverlongShaping",
     "PocketPolicyConfig",
     "PolicyConfig",
     "RlConfig",

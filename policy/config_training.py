@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Literal, Self
 
 from pydantic import Field, model_validator
@@ -22,6 +23,21 @@ class DynamicSampling(Record):
     """First draw of a step, as a multiple of the groups needed; surplus groups with signal are unused and logged."""
 
 
+class OverlongShaping(Record):
+    """A soft penalty on long completions, added to the final reward when it is collected.
+
+    ``min(-(L - (max_tokens - buffer)) / buffer * scale, 0)`` for a completion of L tokens. A suite whose own reward is
+    ``shaped`` has this term in it already; use one of the two.
+
+    Source: METHODS §2, reward (R_len).
+    """
+
+    buffer: int = Field(default=512, ge=1)
+    """Tokens before ``max_tokens`` over which the penalty grows from 0; at most ``max_tokens``."""
+    scale: float = Field(default=0.1, gt=0)
+    """Penalty of a completion of ``max_tokens``, in reward."""
+
+
 class RlConfig(Record):
     """One kind of reinforcement-learning block."""
 
@@ -39,6 +55,11 @@ class RlConfig(Record):
     """Decoupled weight decay of AdamW."""
     warmup_updates: int = Field(default=0, ge=0)
     """Updates over which the rate rises from 0, counted over the whole life of the policy, not per block."""
+    warmup_ratio: float | None = Field(default=None, ge=0, le=1)
+    """The same as a share of all updates of ``lifecycle_rollout_steps``; give this or ``warmup_updates``."""
+    lifecycle_rollout_steps: int | None = Field(default=None, ge=1)
+    """Rollout steps of the policy's whole life, over all blocks and restarts; only ``warmup_ratio`` is resolved
+    against it."""
     max_grad_norm: float = Field(default=1.0, gt=0)
     """Gradient clipping, as a norm over all trained weights."""
     temperature: float = Field(default=1.0, gt=0)
@@ -51,8 +72,9 @@ class RlConfig(Record):
     """grpo divides by the group's deviation, centred does not, hybrid_dgpo also weights hard prompts up."""
     difficulty_temperature: float = Field(default=2.0, gt=0)
     """Of hybrid_dgpo's softmax over difficulty; larger is flatter."""
-    loss: Literal["dapo", "grpo"] = "dapo"
-    """dapo: mean over the tokens of a mini-batch; grpo: mean over samples of each sample's token mean."""
+    aggregation: Literal["token_mean", "sequence_mean"] = "token_mean"
+    """token_mean (DAPO): mean over the tokens of a mini-batch; sequence_mean (GRPO): mean over samples of each sample's
+    token mean."""
     clip_low: float = Field(default=0.2, gt=0, lt=1)
     """Lower clip of the probability ratio is ``1 - clip_low``."""
     clip_high: float = Field(default=0.2, gt=0)
@@ -61,6 +83,15 @@ class RlConfig(Record):
     """Bound c > 1 + clip_high on the ratio of samples with a negative advantage; None leaves it out."""
     beta: float = Field(default=0.0, ge=0)
     """Weight of the k3 divergence from the base policy, as it was before any training; 0 loads no reference."""
+    entropy_weight: float = Field(default=0.0, ge=0)
+    """Bonus per nat of the policy's entropy at every trained token; 0 leaves it out and only reports it."""
+    overlong: OverlongShaping | None = None
+    """Penalty on long completions; None leaves rewards as the suite gave them."""
+    mask_truncated: bool = False
+    """Keep attempts that ran into ``max_tokens`` out of the loss; they stay in their group's baseline."""
+    engine_correction_cap: float | None = Field(default=None, gt=0)
+    """Where the engine is not the trained model itself (vLLM): each token's surrogate is multiplied by the trainer's
+    sampling-time probability over the engine's, at most this. None multiplies by nothing."""
     dynamic_sampling: DynamicSampling = DynamicSampling()
     """What happens to groups whose rewards are all equal."""
     max_unscored_share: float = Field(default=0.05, ge=0, le=1)
@@ -82,12 +113,46 @@ class RlConfig(Record):
             raise ValueError(
                 f"dual_clip={self.dual_clip} must be larger than 1 + clip_high={1 + self.clip_high}; use 3.0 or null"
             )
+        if self.overlong is not None and self.overlong.buffer > self.max_tokens:
+            raise ValueError(
+                f"overlong.buffer={self.overlong.buffer} must be at most max_tokens={self.max_tokens}; "
+                "the penalty starts that many tokens before the limit"
+            )
+        if self.warmup_ratio is not None and self.warmup_updates:
+            raise ValueError(
+                f"warmup_updates={self.warmup_updates} and warmup_ratio={self.warmup_ratio} both say how long the "
+                "warmup is; give one of them"
+            )
+        if self.warmup_ratio is not None and self.lifecycle_rollout_steps is None:
+            raise ValueError(
+                f"warmup_ratio={self.warmup_ratio} is a share of the policy's whole life; give lifecycle_rollout_steps"
+            )
         mini_batch = self.prompts_per_step * self.group_size // self.updates_per_rollout_step
         if self.micro_batch_size and mini_batch % self.micro_batch_size:
             raise ValueError(
                 f"micro_batch_size={self.micro_batch_size} must divide the mini-batch of {mini_batch} samples"
             )
         return self
+
+    @property
+    def resolved_warmup_updates(self) -> int:
+        """Absolute number of updates of the warmup, whichever way it was given; the same in every block of a life."""
+        if self.warmup_ratio is None:
+            return self.warmup_updates
+        assert self.lifecycle_rollout_steps is not None, "the validator saw to it"
+        return warmup_updates(self.warmup_ratio, self.lifecycle_rollout_steps * self.updates_per_rollout_step)
+
+
+def warmup_updates(ratio: float, updates: int) -> int:
+    """A warmup ratio as a number of updates, rounded up; a product that is whole but for rounding is taken as whole.
+
+    Args:
+        ratio: share of all updates, 0..1.
+        updates: of the whole life or stage.
+
+    Source: METHODS §2, DAPO (ratio of the whole lifecycle, resolved once).
+    """
+    return math.ceil(round(ratio * updates, 9))
 
 
 class SftConfig(Record):

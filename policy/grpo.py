@@ -156,7 +156,7 @@ class HarnessGrpoTrainer(GRPOTrainer):  # type: ignore[misc]
         if inputs.reference is not None:
             kl = k3_divergence(current * mask, inputs.reference * mask)
             values = values + config.beta * kl
-        if config.loss == "dapo":
+        if config.aggregation == "token_mean":
             loss = token_sum(values, mask, tokens=inputs.mini_batch_tokens)
         else:
             loss = sequence_sum(values, mask, samples=inputs.mini_batch_samples)

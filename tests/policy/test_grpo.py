@@ -109,11 +109,11 @@ def trl_gradients(tokenizer, rl: RlConfig, loss_type: str) -> dict[str, torch.Te
     return {name: parameter.grad.clone() for name, parameter in model.named_parameters()}
 
 
-@pytest.mark.parametrize("loss", ["dapo", "grpo"])
+@pytest.mark.parametrize(("aggregation", "loss_type"), [("token_mean", "dapo"), ("sequence_mean", "grpo")])
 @pytest.mark.parametrize("micro_batch_size", [0, 2])
-def test_one_update_is_trls_own_update_on_the_same_samples(tokenizer, loss, micro_batch_size):
-    rl = config(loss=loss, micro_batch_size=micro_batch_size, max_grad_norm=1e9)
-    expected = trl_gradients(tokenizer, config(loss=loss), loss)
+def test_one_update_is_trls_own_update_on_the_same_samples(tokenizer, aggregation, loss_type, micro_batch_size):
+    rl = config(aggregation=aggregation, micro_batch_size=micro_batch_size, max_grad_norm=1e9)
+    expected = trl_gradients(tokenizer, config(aggregation=aggregation), loss_type)
     model = tiny_llama(tokenizer)
     before = weights(model)
     made, seen = trainer(model, tokenizer, rl, [rollout_batch()])
