@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from rich.console import Console
@@ -58,6 +58,8 @@ def show_report(view: View) -> None:
         out.print(f"{change['key']} changed from {change['before']} to {change['after']}", markup=False)
     if report:
         out.print(_accuracy_table(report))
+        for name in ("first_pair", "final_pair"):
+            out.print(_pair_line(name.replace("_", " "), report[name]), markup=False)
         counts = ", ".join(f"{count} {name}" for name, count in report["outcomes"].items()) or "none"
         out.print(f"rounds {report['rounds']}; gate decisions: {counts}; {report['stop_reason']}", markup=False)
     if view["decisions"]:
@@ -89,16 +91,27 @@ def _accuracy_table(report: View) -> Table:
     return table
 
 
+def _pair_line(name: str, pair: View) -> str:
+    return f"{name:12} {pair['checkpoint_id']} with {pair['harness_id']}, val {_percent(pair['val_score'])}"
+
+
 def _decision_table(decisions: Sequence[View]) -> Table:
-    table = Table(title="gate", title_justify="left", box=None, pad_edge=False)
-    for heading in ("round", "incumbent", "candidate", "decision", "candidate harness", "reason"):
+    """``+`` and ``-`` count val tasks that got better and worse; p is that of the two-sided sign test."""
+    title = "gate (+ improved, - regressed val tasks; p of the sign test)"
+    table = Table(title=title, title_justify="left", box=None, pad_edge=False)
+    for heading in ("round", "incumbent", "candidate", "decision", "+", "-", "p", "candidate harness", "reason"):
         table.add_column(heading)
     for decision in decisions:
+        statistics = decision["statistics"]
+        p_value = statistics.get("p_sign")
         table.add_row(
             str(decision["round_number"]),
             _percent(decision["incumbent_score"]),
             _percent(decision["candidate_score"]),
             decision["outcome"],
+            str(len(statistics.get("improved", []))),
+            str(len(statistics.get("regressed", []))),
+            "-" if p_value is None else f"{p_value:.3f}",
             decision["candidate_id"],
             Text(decision["reason"]),
         )
@@ -110,29 +123,36 @@ def _percent(value: float | None) -> str:
 
 
 def show_trace(view: View) -> None:
-    """Every node in order."""
+    """Every node in order; a single step is shown with its values whole."""
     out, run = console(), view["run"]
+    short = _whole if len(view["steps"]) == 1 else _short
     out.print(f"run {run['run_id']}: {run['condition']} on {run['suite']}, seed {run['seed']}: {run['status']}")
     for step in view["steps"]:
         cost = f"{step['tokens']} tokens, ${step['cost_usd']:.4f}, {step['seconds']:.1f} s"
         out.print(f"\n[bold]step {step['number']} {step['node']}[/bold]  {cost}")
-        _lines(out, "read", step["read"])
+        _lines(out, "read", step["read"], short)
         for call in step["calls"]:
             reused = " (found in the ledger)" if call.get("is_reused") else ""
             out.print(f"  called {call['role']}.{call['method']}{reused}", markup=False)
-            _lines(out, "  read", call["reads"])
-            _lines(out, "  wrote", call["wrote"])
+            if call.get("said"):
+                out.print(f"    said {short(call['said'])}", markup=False)
+            _lines(out, "  read", call["reads"], short)
+            _lines(out, "  wrote", call["wrote"], short)
             for model_call in call.get("model_calls", []):
-                out.print(f"    model {_short(model_call)}", markup=False)
-        _lines(out, "wrote", step["wrote"])
+                out.print(f"    model {short(model_call)}", markup=False)
+        _lines(out, "wrote", step["wrote"], short)
         if "harness_diff" in step:
             out.print("  harness diff", markup=False)
             out.print("\n".join("    " + line for line in step["harness_diff"]["text"].splitlines()), markup=False)
 
 
-def _lines(out: Console, word: str, values: Mapping[str, Any]) -> None:
+def _lines(out: Console, word: str, values: Mapping[str, Any], short: Callable[[Any], str]) -> None:
     for key, value in values.items():
-        out.print(f"  {word} {key} = {_short(value)}", markup=False)
+        out.print(f"  {word} {key} = {short(value)}", markup=False)
+
+
+def _whole(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, indent=2)
 
 
 def _short(value: Any) -> str:
