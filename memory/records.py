@@ -163,6 +163,19 @@ class StepRecord(Record):
     seconds: float = 0.0
 
 
+class MetricRecord(Record):
+    """What one step of a training block measured."""
+
+    run_id: str
+    block_key: str
+    """Ledger key of the block."""
+    step: int
+    """Absolute rollout step of an RL block."""
+    metrics: dict[str, JsonValue]
+    created_at: str = ""
+    """UTC, ISO 8601."""
+
+
 class LedgerEntry(Record):
     """One piece of finished work; the wrapper keeps a result of null, 0.0 or [] apart from no result."""
 

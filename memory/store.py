@@ -17,6 +17,7 @@ from memory.errors import CorruptStore, SchemaTooNew, StoreError
 from memory.files import discard_abandoned, file_error
 from memory.ledger import Ledger
 from memory.lineage import Lineage
+from memory.metrics import Metrics
 from memory.runs import Runs
 from memory.steps import Steps
 from memory.traces import Traces
@@ -38,6 +39,7 @@ class Store:
         lineage: harness versions, checkpoints, pairs, decisions.
         traces: attempts.
         steps: executed graph nodes.
+        metrics: what training steps measured.
     """
 
     def __init__(self, home: Path, database: Database) -> None:
@@ -48,6 +50,7 @@ class Store:
         self.lineage = Lineage(database, home / "checkpoints")
         self.traces = Traces(database)
         self.steps = Steps(database)
+        self.metrics = Metrics(database)
 
     @classmethod
     def open(cls, home: Path | str, url: str | None = None) -> Store:
@@ -112,8 +115,8 @@ def _check_file(database: Database) -> None:
 
 
 def _prepare_schema(database: Database) -> None:
-    """Create the tables of a new database, or check the version of an existing one."""
-    if _has_schema(database):
+    """Create the tables of a new database; check the version of an existing one and add tables it lacks."""
+    if _has_schema(database) and _has_all_tables(database):
         return
     with database.write("creating the store's tables") as connection:
         if database.dialect == "postgresql":
@@ -149,6 +152,12 @@ def _has_schema(database: Database) -> bool:
             "is known; open it with the version that wrote it"
         )
     return True
+
+
+def _has_all_tables(database: Database) -> bool:
+    """False for a home written before a table was added; nothing else in it changes."""
+    with database.read("listing the store's tables") as connection:
+        return set(tables.metadata.tables) <= _names(connection)
 
 
 def _names(connection: sa.Connection) -> set[str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from sqlalchemy import BigInteger, Column, Float, ForeignKey, Index, Integer, MetaData, String, Table, Text
 
 SCHEMA_VERSION = 1
-"""Raised with every change that an older program could not read."""
+"""Raised with every change that an older program could not read; a new table is none, it is added at opening."""
 
 metadata = MetaData()
 
@@ -116,4 +116,16 @@ steps = Table(
     Column("node", String, nullable=False),
     Column("body", Text, nullable=False),
     Index("steps_once", "run_id", "number", unique=True),
+)
+
+metrics = Table(
+    "metrics",
+    metadata,
+    Column("row_id", _ROW_ID, primary_key=True, autoincrement=True),
+    Column("run_id", String, nullable=False),
+    Column("block_key", String, nullable=False),
+    Column("step", Integer, nullable=False),
+    Column("body", Text, nullable=False),
+    Column("created_at", String, nullable=False),
+    Index("metrics_once", "run_id", "block_key", "step", unique=True),
 )
