@@ -2,26 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
 from agents.llm.config import RolesConfig
 from evals.config import SuiteConfig
+from graphs.config_train import BlockPlan, EvaluationSampling, TrainConfig
 from harness.records import Record
-from policy.config import PocketPolicyConfig, PolicyConfig, RlConfig
+from policy.config import ApiPolicyConfig, PocketPolicyConfig, PolicyConfig, RlConfig
 
 Condition = Literal["vace", "static", "harness-only", "rl-only", "sia", "whale"]
 """METHODS §1: the same nodes, other routers."""
-
-
-class EvaluationSampling(Record):
-    """Decoding of every evaluation: gate, baseline and report use the same."""
-
-    temperature: float = Field(default=1.0, ge=0)
-    """0 decodes greedily; 1 samples from the policy as it is trained."""
-    top_p: float = Field(default=1.0, gt=0, le=1)
-    """Nucleus of the sampling distribution."""
 
 
 class VaceConfig(Record):
@@ -49,6 +41,39 @@ class VaceConfig(Record):
     """The gate refuses to decide when more of the attempts than this have no score."""
     share_work: bool = False
     """Reuse identical work (same weights, harness, tasks, sampling, purpose, replicate) of other runs in this home."""
+
+    @property
+    def trains(self) -> bool:
+        """Whether the condition changes weights."""
+        return self.condition not in ("static", "harness-only")
+
+    @property
+    def block(self) -> BlockPlan:
+        """Every RL block."""
+        return BlockPlan(self.rollout_steps, self.rl)
+
+    @property
+    def threads(self) -> int:
+        """CPU threads of torch, in training and in evaluations."""
+        return self.rl.threads
+
+    @property
+    def answer_tokens(self) -> int:
+        """Longest completion in evaluations."""
+        return self.rl.max_tokens
+
+    @property
+    def prompts_needed(self) -> int:
+        """Train tasks behind a rollout step; 0 where no weights are trained."""
+        return self.rl.prompts_per_step if self.trains else 0
+
+    @property
+    def measured_units(self) -> int:
+        """Rounds at most; sia spends them twice."""
+        return 2 * self.rounds
+
+
+StrategyConfig = Annotated[VaceConfig | TrainConfig, Field(discriminator="type")]
 
 
 class SplitTasks(Record):
@@ -91,7 +116,7 @@ class BudgetConfig(Record):
 class RunConfig(Record):
     """Everything that decides what a run computes."""
 
-    strategy: VaceConfig = VaceConfig()
+    strategy: StrategyConfig = VaceConfig()
     """The graph and its settings."""
     suite: SuiteConfig
     """Tasks, verifier and seed harness."""
@@ -110,13 +135,25 @@ class RunConfig(Record):
         """A policy without ``type`` is the default one, so that one of its keys can be set alone."""
         return {"type": "pocket", **value} if isinstance(value, dict) else value
 
+    @field_validator("strategy", mode="before")
+    @classmethod
+    def _default_strategy(cls, value: Any) -> Any:
+        """A strategy without ``type`` is the default one."""
+        return {"type": "vace", **value} if isinstance(value, dict) else value
+
     @model_validator(mode="after")
     def _consistent(self) -> Self:
-        tasks, rl = self.budget.tasks, self.strategy.rl
-        trains = self.strategy.condition not in ("static", "harness-only")
-        if trains and tasks.train is not None and tasks.train < rl.prompts_per_step:
+        train, needed = self.budget.tasks.train, self.strategy.prompts_needed
+        if train is not None and train < needed:
             raise ValueError(
-                f"budget.tasks.train={tasks.train} is smaller than strategy.rl.prompts_per_step={rl.prompts_per_step}; "
+                f"budget.tasks.train={train} is smaller than {self.step_key}={needed}; "
                 "a rollout step needs that many different prompts"
             )
+        if isinstance(self.policy, ApiPolicyConfig) and self.strategy.type == "train":
+            raise ValueError("strategy.type=train trains weights; policy.type=api has none here, choose pocket or hf")
         return self
+
+    @property
+    def step_key(self) -> str:
+        """Key that says how many prompts a rollout step needs."""
+        return "strategy.rl.prompts_per_step" if self.strategy.type == "vace" else "strategy.stages.rl.prompts_per_step"

@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 from agents.records import Contender, Decision, Demonstrations, Findings, PastProposal, Proposal
 from evals.suites.base import Suite
 from graphs.config import RunConfig
+from graphs.config_train import BlockPlan
 from graphs.desk import Committed, Desk, Judged, Proposed
 from graphs.lab import Block
 from graphs.limits import reached_limit
@@ -87,11 +88,25 @@ class Crew:
                 do="name a style of the suite",
             ) from error
 
-    def deploy(self, checkpoint_id: str, harness_id: str) -> Committed:
-        """Measure the first pair on val and store it."""
+    def deploy(
+        self,
+        checkpoint_id: str,
+        harness_id: str,
+        *,
+        parent_id: str = "",
+        round_number: int = 0,
+        note: str = "first pair",
+    ) -> Committed:
+        """Measure a pair on val and store it."""
         score = self.score_val(checkpoint_id, harness_id)
         pair = PairRecord(
-            run_id=self._run_id, checkpoint_id=checkpoint_id, harness_id=harness_id, val_score=score, note="first pair"
+            run_id=self._run_id,
+            checkpoint_id=checkpoint_id,
+            harness_id=harness_id,
+            parents=(parent_id,) if parent_id else (),
+            round_number=round_number,
+            val_score=score,
+            note=note,
         )
         return Committed(self._store.lineage.save_pair(pair), harness_id, score)
 
@@ -101,13 +116,13 @@ class Crew:
 
     # Evidence
 
-    def train(self, checkpoint_id: str, harness_id: str) -> Block:
+    def train(self, checkpoint_id: str, harness_id: str, plan: BlockPlan) -> Block:
         """One RL block; its rollouts are the evidence."""
-        return self._lab.train(checkpoint_id, self._harness(harness_id), self._scout.tasks(split="train"))
+        return self._lab.train(checkpoint_id, self._harness(harness_id), self._scout.tasks(split="train"), plan)
 
-    def explore(self, checkpoint_id: str, harness_id: str, *, round_number: int) -> str:
+    def explore(self, checkpoint_id: str, harness_id: str, *, count: int, round_number: int) -> str:
         """Attempts of unchanged weights at train tasks drawn for this round; returns the evidence key."""
-        return self._scout.explore(checkpoint_id, self._harness(harness_id), round_number=round_number)
+        return self._scout.explore(checkpoint_id, self._harness(harness_id), count=count, round_number=round_number)
 
     # Proposals
 

@@ -14,6 +14,7 @@ from pydantic import JsonValue
 from evals.evaluation import add_usage
 from evals.suites.base import Suite
 from graphs.config import RunConfig
+from graphs.config_train import BlockPlan
 from graphs.seeds import derive_seed
 from graphs.work import Produced, Work, as_inputs
 from harness.errors import UserError
@@ -107,7 +108,7 @@ class Lab:
 
     def engine(self, checkpoint_id: str) -> LazyEngine:
         """The engine of a checkpoint; loads nothing yet."""
-        policy, threads = self._config.policy, self._config.strategy.rl.threads
+        policy, threads = self._config.policy, self._config.strategy.threads
         metadata = self._store.lineage.checkpoint(checkpoint_id).metadata
         identity = f"transformers, batches of {policy.batch_size}, {threads} threads"
         return LazyEngine(str(metadata["policy_id"]), identity, lambda: self._loaded(checkpoint_id))
@@ -127,12 +128,11 @@ class Lab:
         self._engines.move_to_end(checkpoint_id)
         return self._engines[checkpoint_id]
 
-    def train(self, checkpoint_id: str, harness: Harness, tasks: Sequence[Task]) -> Block:
+    def train(self, checkpoint_id: str, harness: Harness, tasks: Sequence[Task], plan: BlockPlan) -> Block:
         """One RL block from a checkpoint under one harness."""
         from policy.trainer import BlockRequest, GrpoBlockTrainer
 
         started, made = time.monotonic(), 0
-        strategy = self._config.strategy
         before = self._store.lineage.checkpoint(checkpoint_id)
         recorder = self._work.recorder
 
@@ -140,17 +140,17 @@ class Lab:
             nonlocal made
             made += 1
             text = f"reward {step.reward_mean:.3f}, exact {step.exact_mean:.3f}, {step.dropped_groups} groups dropped"
-            recorder.tell("progress", text, done=step.step + 1 - before.rollout_steps, total=strategy.rollout_steps)
+            recorder.tell("progress", text, done=step.step + 1 - before.rollout_steps, total=plan.rollout_steps)
 
         request = BlockRequest(
             parent=None if is_base(checkpoint_id) else self._store.lineage.checkpoint_folder(checkpoint_id),
             harness=harness,
             suite=self._suite,
             tasks=tuple(tasks),
-            rollout_steps=strategy.rollout_steps,
+            rollout_steps=plan.rollout_steps,
             first_step=before.rollout_steps,
             seed=derive_seed(self._config.seed, "rl"),
-            config=strategy.rl,
+            config=plan.rl,
         )
         result = GrpoBlockTrainer(self._config.policy, self._store.home).train(request, self._work.ledger, progress)
         return self._keep(before, harness, result, is_reused=not made, seconds=time.monotonic() - started)
@@ -198,7 +198,7 @@ def open_engine(config: RunConfig, store: Store, checkpoint_id: str) -> RolloutE
     from policy.trainer import open_engine as open_policy_engine
 
     folder = None if is_base(checkpoint_id) else store.verify_checkpoint(checkpoint_id)
-    return open_policy_engine(config.policy, folder, threads=config.strategy.rl.threads)
+    return open_policy_engine(config.policy, folder, threads=config.strategy.threads)
 
 
 def _told(before: CheckpointRecord, harness: Harness, result: BlockResult) -> Produced:

@@ -9,7 +9,8 @@ from pydantic import JsonValue
 
 from agents.llm.config import RoleName
 from evals.suites.base import Suite
-from graphs.config import RunConfig
+from graphs.config import RunConfig, VaceConfig
+from graphs.config_train import BlockPlan
 from harness.errors import UserError
 from harness.records import Record, Split
 from harness.render import render
@@ -89,11 +90,13 @@ def make_plan(config: RunConfig, suite: Suite) -> Plan:
         UserError: the suite has too few tasks for any.
     """
     refuse_too_few_tasks(config, suite)
-    strategy, budget, counts = config.strategy, config.budget, _counts(config)
+    strategy, budget = config.strategy, config.budget
+    assert isinstance(strategy, VaceConfig)
+    counts = _counts(strategy)
     sizes = _sizes(config, suite)
     val = _evaluation(config, sizes, len(suite.tasks(split="val")[: budget.tasks.val]), budget.replicates.val)
     test = _evaluation(config, sizes, len(suite.tasks(split="test")[: budget.tasks.test]), budget.replicates.test)
-    block = _block(config, sizes) if counts.blocks else Cost()
+    block = _block(config, sizes, strategy.block) if counts.blocks else Cost()
     explore = _attempts(config, sizes, train=strategy.explore_tasks) if counts.explorations else Cost()
     proposal = _calls(config, {"diagnoser": 1, "proposer": 1}) if counts.proposals else Cost()
     measured = val.times(2 if strategy.condition in ("vace", "whale") else 1)  # else a side is known before
@@ -125,15 +128,14 @@ def refuse_too_few_tasks(config: RunConfig, suite: Suite) -> None:
     """
     counts = {split: len(suite.tasks(split=split)[: getattr(config.budget.tasks, split)]) for split in SPLITS}
     needed = dict.fromkeys(SPLITS, 1)
-    if _counts(config).blocks:
-        needed["train"] = config.strategy.rl.prompts_per_step
+    needed["train"] = max(1, config.strategy.prompts_needed)
     short = [split for split in SPLITS if counts[split] < needed[split]]
     if short:
         raise UserError(
             f"suite {suite.name} has too few tasks",
             got=", ".join(f"{counts[split]} {split}" for split in short),
             expected=", ".join(f"at least {needed[split]} {split}" for split in short)
-            + (" (strategy.rl.prompts_per_step)" if needed["train"] > 1 and "train" in short else ""),
+            + (f" ({config.step_key})" if needed["train"] > 1 and "train" in short else ""),
             do="choose a larger suite, or fewer prompts per step",
         )
 
@@ -145,9 +147,9 @@ class _Counts(Record):
     proposals: int
 
 
-def _counts(config: RunConfig) -> _Counts:
+def _counts(strategy: VaceConfig) -> _Counts:
     """How often each part of the loop runs under a condition (see graphs/vace.py)."""
-    t = config.strategy.rounds
+    t = strategy.rounds
     return {
         "vace": _Counts(rounds=t, blocks=t, explorations=0, proposals=t),
         "whale": _Counts(rounds=t, blocks=t, explorations=0, proposals=t),
@@ -155,7 +157,7 @@ def _counts(config: RunConfig) -> _Counts:
         "rl-only": _Counts(rounds=t, blocks=t, explorations=0, proposals=0),
         "harness-only": _Counts(rounds=t, blocks=0, explorations=t, proposals=t),
         "sia": _Counts(rounds=2 * t, blocks=t, explorations=t, proposals=t),
-    }[config.strategy.condition]
+    }[strategy.condition]
 
 
 def refuse_too_small(plan: Plan) -> None:
@@ -186,7 +188,7 @@ def _sizes(config: RunConfig, suite: Suite) -> _Sizes:
     characters = sum(len(message.content) for message in render(suite.seed_harness(), task.inputs))
     return _Sizes(
         prompt_tokens=round(characters / per_token),
-        completion_tokens=min(config.strategy.rl.max_tokens, round(len(str(task.gold)) * 2 / per_token) + 16),
+        completion_tokens=min(config.strategy.answer_tokens, round(len(str(task.gold)) * 2 / per_token) + 16),
     )
 
 
@@ -204,8 +206,8 @@ def _evaluation(config: RunConfig, sizes: _Sizes, tasks: int, replicates: int) -
     return _attempts(config, sizes, evaluation=tasks * replicates)
 
 
-def _block(config: RunConfig, sizes: _Sizes) -> Cost:
-    rl, steps = config.strategy.rl, config.strategy.rollout_steps
+def _block(config: RunConfig, sizes: _Sizes, plan: BlockPlan) -> Cost:
+    steps, rl = plan
     samples = steps * rl.prompts_per_step * rl.group_size
     trained_s = samples * SECONDS_PER_UPDATE_SAMPLE[config.policy.type]
     updates = Cost(updates=steps * rl.updates_per_rollout_step, seconds=trained_s)

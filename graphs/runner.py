@@ -209,7 +209,7 @@ def _drive(store: Store, run_id: str, config: RunConfig, context: Any) -> dict[s
     """Run the graph from its last checkpoint to its end and return the final state."""
     with _checkpointer(store.runs.folder(run_id) / GRAPH_NAME) as saver:
         graph = load_build(config.strategy.type)(config).compile(checkpointer=saver)
-        limit = 20 * (2 * config.strategy.rounds + 2)
+        limit = 20 * (config.strategy.measured_units + 2)
         settings: Any = {"configurable": {"thread_id": run_id}, "recursion_limit": limit}
         has_begun = graph.get_state(settings).created_at is not None
         for _ in graph.stream(

@@ -50,11 +50,11 @@ class Scout:
         )
         return self._run(request, checkpoint_id)
 
-    def explore(self, checkpoint_id: str, harness: Harness, *, round_number: int) -> str:
-        """Attempts at train tasks drawn for this round; returns the ledger key of their trace ids."""
-        pool, wanted = self.tasks(split="train"), self._config.strategy.explore_tasks
+    def explore(self, checkpoint_id: str, harness: Harness, *, count: int, round_number: int) -> str:
+        """Attempts at ``count`` train tasks drawn for this round; returns the ledger key of their trace ids."""
+        pool = self.tasks(split="train")
         seed = derive_seed(self._config.seed, EXPLORE, round_number)
-        tasks = random.Random(seed).sample(pool, min(wanted, len(pool)))
+        tasks = random.Random(seed).sample(pool, min(count, len(pool)))
         request = self._request(harness, tasks, split="train", purpose=EXPLORE, replicates=1, seed=seed)
         evaluation = self._run(request, checkpoint_id)
         key = f"evidence-{evaluation.evaluation_id}"
@@ -74,7 +74,7 @@ class Scout:
             sampling=Sampling(
                 temperature=strategy.evaluation.temperature,
                 top_p=strategy.evaluation.top_p,
-                max_tokens=strategy.rl.max_tokens,
+                max_tokens=strategy.answer_tokens,
                 seed=seed,
             ),
             purpose=purpose,

@@ -55,7 +55,7 @@ def evaluate_pair(config: RunConfig, choice: PairChoice, *, home: Path) -> dict[
             sampling=Sampling(
                 temperature=strategy.evaluation.temperature,
                 top_p=strategy.evaluation.top_p,
-                max_tokens=strategy.rl.max_tokens,
+                max_tokens=strategy.answer_tokens,
                 seed=derive_seed(config.seed, split),
             ),
             purpose=CLI_PURPOSE,

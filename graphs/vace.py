@@ -97,7 +97,9 @@ class Context:
     @property
     def strategy(self) -> VaceConfig:
         """The graph's own settings."""
-        return self.config.strategy
+        strategy = self.config.strategy
+        assert isinstance(strategy, VaceConfig), f"this graph is for strategy.type=vace, got {strategy.type}"
+        return strategy
 
 
 def seed(state: State, runtime: Runtime[Context]) -> State:
@@ -117,13 +119,14 @@ def baseline(state: State, runtime: Runtime[Context]) -> State:
 
 def train(state: State, runtime: Runtime[Context]) -> State:
     """Run one RL block under the incumbent harness; its rollouts are the round's evidence."""
-    block = runtime.context.crew.train(state["policy_id"], state["harness_id"])
+    block = runtime.context.crew.train(state["policy_id"], state["harness_id"], runtime.context.strategy.block)
     return {"policy_id": block.checkpoint_id, "evidence_key": block.evidence_key}
 
 
 def explore(state: State, runtime: Runtime[Context]) -> State:
     """Collect diagnostic traces of the unchanged weights under the incumbent harness."""
-    key = runtime.context.crew.explore(state["policy_id"], state["harness_id"], round_number=state["round"])
+    crew, count = runtime.context.crew, runtime.context.strategy.explore_tasks
+    key = crew.explore(state["policy_id"], state["harness_id"], count=count, round_number=state["round"])
     return {"evidence_key": key}
 
 

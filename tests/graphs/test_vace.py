@@ -38,12 +38,12 @@ class ScriptedCrew:
         score = self.scores[checkpoint_id, harness_id]
         return SimpleNamespace(pair_id=f"{checkpoint_id}/{harness_id}", harness_id=harness_id, score=score)
 
-    def train(self, checkpoint_id, harness_id):
+    def train(self, checkpoint_id, harness_id, plan):
         block = sum(call.startswith("train") for call in self.called)
         self.called.append(f"train {checkpoint_id} {harness_id}")
         return SimpleNamespace(checkpoint_id=f"c{int(checkpoint_id[1:]) + 1}", evidence_key=f"block-{block}")
 
-    def explore(self, checkpoint_id, harness_id, *, round_number):
+    def explore(self, checkpoint_id, harness_id, *, count, round_number):
         self.called.append(f"explore {checkpoint_id} {harness_id}")
         return f"explored-{round_number}"
 
