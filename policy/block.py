@@ -9,11 +9,13 @@ from pydantic import JsonValue
 
 from evals.suites.base import Suite
 from harness.model import Harness
+from harness.protocols import WorkLedger
 from harness.records import Generation, Record, Scored, Task, Trace, Unscored, content_id
-from policy.checkpoint import Progress, read_manifest
+from policy.checkpoint import Progress, read_manifest, verify_checkpoint
 from policy.config import AnyPolicyConfig, RlConfig
-from policy.errors import TrainingError
+from policy.errors import CheckpointError, TrainingError
 from policy.rollout import Score
+from policy.rollout_record import RolloutBatch
 from policy.step_metric import StepMetrics
 
 
@@ -67,6 +69,7 @@ def block_identity(policy: AnyPolicyConfig, request: BlockRequest) -> dict[str, 
         "suite": request.suite.fingerprint,
         "pool": content_id(pool, prefix="pool"),
         "policy": policy.model_dump(mode="json", exclude={"executor", "telemetry"}),
+        **({"processes": policy.executor.num_processes} if policy.executor.type == "accelerate" else {}),
     }
 
 
@@ -123,3 +126,44 @@ def check_request(request: BlockRequest) -> None:
 def progress_key(block_key: str, steps: int) -> str:
     """Ledger key of a block's progress after some of its rollout steps."""
     return f"{block_key}-step-{steps}"
+
+
+def find_result(key: str, checkpoints: Path, ledger: WorkLedger) -> BlockResult | None:
+    """The result of a block that was finished before and whose checkpoint is whole, or None.
+
+    Args:
+        key: see :func:`block_key`.
+        checkpoints: folder of all checkpoints.
+        ledger: where the block is recorded.
+    """
+    finished = ledger.find(key)
+    if finished is None:
+        return None
+    record = BlockRecord.model_validate(finished)
+    return read_result(record, checkpoints, ledger) if is_whole(checkpoints / record.checkpoint_id) else None
+
+
+def read_result(record: BlockRecord, checkpoints: Path, ledger: WorkLedger) -> BlockResult:
+    """A finished block's result, its traces read back from the ledger's rollout batches."""
+    path = checkpoints / record.checkpoint_id
+    manifest = read_manifest(path)
+    batches = [RolloutBatch.model_validate(ledger.find(key)) for key in record.rollouts]
+    return BlockResult(
+        checkpoint=path,
+        checkpoint_id=record.checkpoint_id,
+        policy_id=manifest.policy_id,
+        base_id=manifest.base_id,
+        progress=manifest.progress,
+        traces=tuple(trace for batch in batches for trace in batch.traces()),
+        steps=record.steps,
+        stop=record.stop,
+    )
+
+
+def is_whole(path: Path) -> bool:
+    """Whether a checkpoint folder holds every file as it was recorded."""
+    try:
+        verify_checkpoint(path)
+    except CheckpointError:
+        return False
+    return True

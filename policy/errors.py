@@ -15,6 +15,10 @@ class PolicyLoadError(PolicyError):
     """A model or tokenizer cannot be used as a policy."""
 
 
+class ImageError(PolicyError):
+    """An image cannot be shown: missing, changed since the task was made, unreadable, or one too many."""
+
+
 class TrainingError(PolicyError):
     """A training block cannot go on."""
 
@@ -31,6 +35,18 @@ class NonFiniteTraining(TrainingError):
 
 class TooManyUnscored(TrainingError):
     """Infrastructure failures left too few scored attempts to train on."""
+
+
+class TrainerFailed(TrainingError):
+    """Training raised what no part of this program foresees; a second try would meet it again."""
+
+
+class TrainerDied(TrainingError):
+    """The process that trains is gone, or says nothing; a new one can go on from the block's last checkpoint."""
+
+
+class TrainerOutOfMemory(TrainerDied):
+    """Training asked for more memory than there is; its process was ended, so all of its memory is free again."""
 
 
 class CheckpointError(PolicyError):

@@ -20,18 +20,22 @@ from policy.block import (
     block_identity,
     block_key,
     check_request,
+    find_result,
+    is_whole,
     progress_key,
+    read_result,
     suite_score,
 )
-from policy.checkpoint import Progress, read_manifest, verify_checkpoint
+from policy.checkpoint import Progress
 from policy.config import AnyPolicyConfig, RlConfig
 from policy.engine import TransformersEngine
-from policy.errors import CheckpointError, NoSignal, TrainingError
+from policy.errors import NoSignal, TrainingError
 from policy.grpo import HarnessGrpoTrainer, Hooks
 from policy.likelihood import completion_likelihood
 from policy.mini_batch import MicroBatch
 from policy.rollout import Collector
 from policy.rollout_record import RolloutBatch
+from policy.schedule import rl_schedule
 from policy.step_metric import StepMetrics
 from policy.task_stream import TaskStream
 from policy.training_state import TrainingState, open_engine, open_state, reference_model
@@ -91,15 +95,13 @@ class GrpoBlockTrainer:
         torch.set_num_threads(request.config.threads)
         check_request(request)
         key = block_key(self.policy, request)
-        finished = ledger.find(key)
+        finished = find_result(key, self.checkpoints, ledger)
         if finished is not None:
-            record = BlockRecord.model_validate(finished)
-            if _is_whole(self.checkpoints / record.checkpoint_id):
-                return self._result(record, ledger)
+            return finished
         discard_abandoned(self.checkpoints)
         run = self._open(request, key, ledger, progress)
         stop = self._train(run)
-        return self._result(self._close(run, stop), ledger)
+        return read_result(self._close(run, stop), self.checkpoints, ledger)
 
     def _open(
         self,
@@ -110,7 +112,8 @@ class GrpoBlockTrainer:
     ) -> _Run:
         begun = self._begun(request, key, ledger)
         parent = self._blocks / key / begun.checkpoint_id if begun else request.parent
-        state = open_state(self.policy, request.config, parent, seed=request.seed)
+        schedule = rl_schedule(request.config)
+        state = open_state(self.policy, request.config, parent, schedule=schedule, seed=request.seed)
         done = len(begun.steps) if begun else 0
         if state.progress.rollout_steps != request.first_step + done:
             raise TrainingError(
@@ -147,7 +150,7 @@ class GrpoBlockTrainer:
                 rollout_steps=remaining,
                 hooks=self._hooks(run),
                 optimizer=state.optimizer,
-                scheduler=state.scheduler(config),
+                scheduler=state.scheduler(),
                 output_dir=folder,
                 seed=run.request.seed,
             )
@@ -216,32 +219,9 @@ class GrpoBlockTrainer:
             found = ledger.find(progress_key(key, steps))
             if found is not None:
                 record = BlockRecord.model_validate(found)
-                if _is_whole(self._blocks / key / record.checkpoint_id):
+                if is_whole(self._blocks / key / record.checkpoint_id):
                     return record
         return None
-
-    def _result(self, record: BlockRecord, ledger: WorkLedger) -> BlockResult:
-        path = self.checkpoints / record.checkpoint_id
-        manifest = read_manifest(path)
-        batches = [RolloutBatch.model_validate(ledger.find(key)) for key in record.rollouts]
-        return BlockResult(
-            checkpoint=path,
-            checkpoint_id=record.checkpoint_id,
-            policy_id=manifest.policy_id,
-            base_id=manifest.base_id,
-            progress=manifest.progress,
-            traces=tuple(trace for batch in batches for trace in batch.traces()),
-            steps=record.steps,
-            stop=record.stop,
-        )
-
-
-def _is_whole(path: Path) -> bool:
-    try:
-        verify_checkpoint(path)
-    except CheckpointError:
-        return False
-    return True
 
 
 def _reference(state: TrainingState, config: RlConfig) -> Callable[[MicroBatch], Any] | None:
