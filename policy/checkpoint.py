@@ -24,6 +24,7 @@ from memory.errors import StoreError, TornFile
 from memory.files import FileFault, folder_faults, hash_file, publish_folder, read_json, temporary_name
 from policy.config import LoraConfig
 from policy.errors import CheckpointError
+from policy.schedule import Schedule
 
 MANIFEST = "checkpoint.json"
 WEIGHTS = "weights.safetensors"
@@ -31,33 +32,43 @@ OPTIMIZER = "optimizer.safetensors"
 RNG = "rng.json"
 
 
+Stage = Literal["sft", "rl"]
+"""What made a checkpoint: supervised fine-tuning, or blocks of reinforcement learning."""
+_SINCE_FORMAT_2 = {"stage", "schedule"}
+
+
 class Progress(Record):
-    """How far training has come since the base, all blocks together."""
+    """How far training has come: in ``rl`` since the base, all blocks together; in ``sft`` since the stage began."""
 
     rollout_steps: int = 0
     updates: int = 0
     position: int = 0
-    """Next position of the task stream."""
+    """Next position of the sampler: of the task stream, or of the stream of SFT records."""
 
 
 class Manifest(Record):
     """``checkpoint.json``: everything about a checkpoint but its tensors."""
 
-    format: Literal[1] = 1
+    format: Literal[1, 2] = 2
+    """Format 1 has no stage and no schedule; it was written by reinforcement learning alone."""
     kind: Literal["full", "adapter"]
+    stage: Stage = "rl"
     base_id: str
     """Policy id of the base that training started from."""
     policy_id: str
     """Hash of the weights alone."""
     lora: LoraConfig | None = None
     progress: Progress
+    schedule: Schedule | None = None
+    """The learning rate's course in absolute updates; None in format 1."""
     files: dict[str, str]
     """SHA-256 by file name."""
 
     @property
     def checkpoint_id(self) -> str:
         """Hash of the manifest, and through it of every file."""
-        return content_id(self, prefix="checkpoint")
+        left_out = _SINCE_FORMAT_2 if self.format == 1 else set()
+        return content_id(self.model_dump(mode="json", exclude=left_out), prefix="checkpoint")
 
 
 @dataclass(frozen=True)
@@ -69,6 +80,8 @@ class Checkpoint:
     policy_id: str
     progress: Progress
     weights: dict[str, torch.Tensor]
+    stage: Stage = "rl"
+    schedule: Schedule | None = None
     lora: LoraConfig | None = None
     optimizer: dict[str, torch.Tensor] = field(default_factory=dict)
     """``<state>.<parameter>`` by name, for example ``exp_avg.model.norm.weight``."""
@@ -108,10 +121,12 @@ def save_checkpoint(root: Path, checkpoint: Checkpoint) -> SavedCheckpoint:
         (folder / RNG).write_text(canonical_json(checkpoint.rng))
         manifest = Manifest(
             kind=checkpoint.kind,
+            stage=checkpoint.stage,
             base_id=checkpoint.base_id,
             policy_id=checkpoint.policy_id,
             lora=checkpoint.lora,
             progress=checkpoint.progress,
+            schedule=checkpoint.schedule,
             files={name: hash_file(folder / name) for name in (WEIGHTS, OPTIMIZER, RNG)},
         )
         (folder / MANIFEST).write_text(canonical_json(manifest.model_dump(mode="json")))
@@ -159,6 +174,8 @@ def load_checkpoint(path: Path) -> Checkpoint:
     manifest = verify_checkpoint(path)
     return Checkpoint(
         kind=manifest.kind,
+        stage=manifest.stage,
+        schedule=manifest.schedule,
         base_id=manifest.base_id,
         policy_id=manifest.policy_id,
         progress=manifest.progress,

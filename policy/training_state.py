@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 
@@ -12,6 +12,7 @@ from policy.checkpoint import (
     Checkpoint,
     Progress,
     SavedCheckpoint,
+    Stage,
     load_checkpoint,
     optimizer_state,
     restore_optimizer,
@@ -19,12 +20,27 @@ from policy.checkpoint import (
     rng_state,
     save_checkpoint,
 )
-from policy.config import AnyPolicyConfig, HfPolicyConfig, RlConfig
+from policy.config import AnyPolicyConfig, HfPolicyConfig
 from policy.engine import TransformersEngine
 from policy.errors import CheckpointError
-from policy.load import load_policy, policy_source
+from policy.load import LoadedPolicy, load_policy, policy_source
+from policy.schedule import Schedule
 from policy.task_stream import derive_seed
 from policy.weights import all_weights_id, attach_lora, put_weights, trained_parameters, weights_id
+
+
+class OptimizerSettings(Protocol):
+    """What AdamW takes from a configuration of either stage."""
+
+    @property
+    def learning_rate(self) -> float:
+        """Peak step size."""
+        ...
+
+    @property
+    def weight_decay(self) -> float:
+        """Decoupled weight decay."""
+        ...
 
 
 @dataclass
@@ -36,6 +52,8 @@ class TrainingState:
     tokenizer: Any
     base_id: str
     optimizer: torch.optim.Optimizer
+    schedule: Schedule
+    stage: Stage
     progress: Progress
     rng: dict[str, Any] | None
     """Generator states to go on from; None when training starts."""
@@ -50,14 +68,10 @@ class TrainingState:
         """Content id of the weights as they are now."""
         return _policy_id(self.policy, self.model, self.base_id)
 
-    def scheduler(self, config: RlConfig) -> torch.optim.lr_scheduler.LambdaLR:
-        """Linear warmup over absolute updates, then constant; it goes on from the updates already made."""
-        done, warmup = self.progress.updates, config.warmup_updates
-
-        def share(update: int) -> float:
-            return min(1.0, (done + update + 1) / warmup) if warmup else 1.0
-
-        return torch.optim.lr_scheduler.LambdaLR(self.optimizer, share)
+    def scheduler(self) -> torch.optim.lr_scheduler.LambdaLR:
+        """The schedule over absolute updates; it goes on from the updates already made."""
+        done = self.progress.updates
+        return torch.optim.lr_scheduler.LambdaLR(self.optimizer, lambda update: self.schedule.share(done + update))
 
     def start_rng(self, seed: int) -> None:
         """Set the global generators: to the checkpoint's states, or from ``seed`` when training starts."""
@@ -71,6 +85,8 @@ class TrainingState:
         parameters = self.parameters
         checkpoint = Checkpoint(
             kind="adapter" if self.policy.lora else "full",
+            stage=self.stage,
+            schedule=self.schedule,
             base_id=self.base_id,
             policy_id=self.policy_id,
             progress=progress,
@@ -82,35 +98,70 @@ class TrainingState:
         return save_checkpoint(root, checkpoint)
 
 
-def open_state(policy: AnyPolicyConfig, config: RlConfig, parent: Path | None, *, seed: int) -> TrainingState:
+def open_state(
+    policy: AnyPolicyConfig,
+    config: OptimizerSettings,
+    parent: Path | None,
+    *,
+    schedule: Schedule,
+    seed: int,
+    stage: Stage = "rl",
+    is_new_stage: bool = False,
+) -> TrainingState:
     """Load a policy for training.
 
     Args:
         policy: base model and, perhaps, adapters.
         config: settings of the optimizer.
         parent: checkpoint to go on from; None starts from the base.
+        schedule: of the learning rate, in absolute updates.
         seed: of fresh adapters.
+        stage: what the training is.
+        is_new_stage: take the parent's weights alone; optimizer, generators and counters start afresh.
 
     Raises:
-        CheckpointError: the checkpoint is torn, or belongs to another base or other adapters.
+        CheckpointError: the checkpoint is torn, belongs to another base, other adapters or another stage, or was
+            trained under another schedule.
     """
     saved = load_checkpoint(parent) if parent is not None else None
+    if saved is not None and not is_new_stage:
+        _check_continues(saved, stage, schedule)
     model, tokenizer, base_id = _model(policy, saved, seed=seed)
+    if isinstance(policy, HfPolicyConfig) and policy.gradient_checkpointing:
+        model.activation_checkpointing_enable({"use_reentrant": False})  # acts in training mode alone
     parameters = trained_parameters(model)
     optimizer = torch.optim.AdamW(
         list(parameters.values()), lr=config.learning_rate, weight_decay=config.weight_decay, fused=True
     )
-    if saved is not None:
-        restore_optimizer(optimizer, list(parameters), saved.optimizer)
+    past = None if is_new_stage else saved
+    if past is not None:
+        restore_optimizer(optimizer, list(parameters), past.optimizer)
     return TrainingState(
         policy=policy,
         model=model,
         tokenizer=tokenizer,
         base_id=base_id,
         optimizer=optimizer,
-        progress=saved.progress if saved else Progress(),
-        rng=saved.rng if saved else None,
+        schedule=schedule,
+        stage=stage,
+        progress=past.progress if past else Progress(),
+        rng=past.rng if past else None,
     )
+
+
+def _check_continues(saved: Checkpoint, stage: Stage, schedule: Schedule) -> None:
+    """Refuse to go on with counters and moments that mean something else here."""
+    if saved.stage != stage:
+        raise CheckpointError(
+            f"checkpoint of {saved.policy_id} is of stage {saved.stage!r}, training is {stage!r}; its optimizer and "
+            "counters are of no use there; merge it first (policy.merge.merge_checkpoint) and train the merged policy"
+        )
+    if saved.schedule is not None and not saved.schedule.is_same_course(schedule):
+        raise CheckpointError(
+            f"checkpoint of {saved.policy_id} was trained under {saved.schedule!r}; this block's config gives "
+            f"{schedule!r}; the warmup is resolved once for the whole life, so give every block the same "
+            "warmup, lifecycle_rollout_steps and updates_per_rollout_step"
+        )
 
 
 def open_engine(
@@ -129,25 +180,47 @@ def open_engine(
     if threads is not None:
         torch.set_num_threads(threads)
     if checkpoint is None:
-        model, tokenizer = load_policy(policy_source(policy), revision=_revision(policy), device=policy.device)
+        model, tokenizer = load_base(policy)
         return TransformersEngine(model, tokenizer, all_weights_id(model), policy.batch_size)
     saved = load_checkpoint(checkpoint)
+    model, tokenizer = load_trained(policy, saved)
+    return TransformersEngine(model, tokenizer, saved.policy_id, policy.batch_size)
+
+
+def load_base(policy: AnyPolicyConfig) -> LoadedPolicy:
+    """The policy before any training, on the configured device in the configured number type."""
+    return load_policy(
+        policy_source(policy), revision=_revision(policy), device=policy.device, dtype=training_dtype(policy)
+    )
+
+
+def load_trained(policy: AnyPolicyConfig, saved: Checkpoint) -> LoadedPolicy:
+    """A checkpoint's policy as one plain model for inference, adapters merged into their base.
+
+    Raises:
+        CheckpointError: the checkpoint belongs to another base or other adapters.
+    """
     model, tokenizer, _ = _model(policy, saved, seed=0)
     if policy.lora:
         model = model.merge_and_unload()
-    return TransformersEngine(model.eval(), tokenizer, saved.policy_id, policy.batch_size)
+    return LoadedPolicy(model.eval(), tokenizer)
+
+
+def training_dtype(policy: AnyPolicyConfig) -> torch.dtype:
+    """Number type of a policy's weights; adapters are kept in float32 by their library."""
+    is_half = isinstance(policy, HfPolicyConfig) and policy.dtype == "bfloat16"
+    return torch.bfloat16 if is_half else torch.float32
 
 
 def reference_model(state: TrainingState) -> Any:
     """The base policy for a KL term: the frozen base under adapters needs no copy and is None here."""
     if state.policy.lora:
         return None
-    source = policy_source(state.policy)
-    return load_policy(source, revision=_revision(state.policy), device=state.policy.device).model
+    return load_base(state.policy).model
 
 
 def _model(policy: AnyPolicyConfig, saved: Checkpoint | None, *, seed: int) -> tuple[Any, Any, str]:
-    model, tokenizer = load_policy(policy_source(policy), revision=_revision(policy), device=policy.device)
+    model, tokenizer = load_base(policy)
     base_id = all_weights_id(model)
     if saved is not None and saved.base_id != base_id:
         raise CheckpointError(
