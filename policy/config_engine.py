@@ -34,6 +34,9 @@ class VllmServerConfig(Record):
     """Longest wait for one answer; a replica that passes it is given no more work in that call."""
     tries: int = Field(default=3, ge=1)
     """Tries of one prompt, on other replicas where there are any, before its attempt is unscored."""
+    logprobs: Literal["raw", "processed"] = "raw"
+    """What the servers report, by their ``--logprobs-mode``: ``raw`` is vLLM's default and used at temperature 1 over
+    the whole vocabulary alone, ``processed`` (``processed_logprobs``) is the sampling distribution's own."""
 
 
 class VllmColocatedConfig(Record):
