@@ -109,6 +109,46 @@ def hybrid_dgpo(
     return HybridAdvantages(advantages, weights, kept, dropped)
 
 
+def overlong_penalty(length: int, *, max_tokens: int, buffer: int, scale: float = 0.1) -> float:
+    """``min(-(L - (max_tokens - buffer)) / buffer * scale, 0)``: 0 up to the buffer, then falling to ``-scale``.
+
+    Args:
+        length: of the completion, tokens.
+        max_tokens: longest completion.
+        buffer: tokens before ``max_tokens`` over which the penalty grows.
+        scale: penalty at ``max_tokens``, in reward.
+
+    Raises:
+        ValueError: the lengths make no sense.
+
+    Source: METHODS §2, reward (R_len).
+    """
+    if not 0 < buffer <= max_tokens or length < 0:
+        raise ValueError(
+            f"overlong_penalty failed; got length={length}, max_tokens={max_tokens}, buffer={buffer}; "
+            "expected length >= 0 and 0 < buffer <= max_tokens"
+        )
+    return min(-(length - (max_tokens - buffer)) / buffer * scale, 0.0)
+
+
+def importance_weights(weights: Sequence[float]) -> Floats:
+    """``u_i = 1 / (N p_i)`` with ``p_i = w_i / sum(w)``: what keeps the expected gradient that of uniform draws.
+
+    Args:
+        weights: sampling weight of each of the N tasks, positive.
+
+    Raises:
+        ValueError: a weight is not a positive finite number.
+
+    Source: METHODS §3, p.
+    """
+    values = _finite(weights)
+    if values.min() <= 0:
+        raise ValueError(f"a sampling weight must be positive; got {values.min()}; leave the task out of the pool")
+    importance: Floats = values.sum() / (values.size * values)
+    return importance
+
+
 def _finite(values: Sequence[float]) -> Floats:
     array = np.asarray(values, dtype=np.float64)
     if array.size == 0:

@@ -160,7 +160,7 @@ class HarnessGrpoTrainer(GRPOTrainer):  # type: ignore[misc]
             loss = token_sum(values, mask, tokens=inputs.mini_batch_tokens)
         else:
             loss = sequence_sum(values, mask, samples=inputs.mini_batch_samples)
-        self._record(inputs, loss, scores.entropy, surrogate.is_clipped, kl)
+        self._record(inputs, loss, scores.entropy, surrogate.is_low | surrogate.is_high | surrogate.is_dual, kl)
         return loss
 
     def _record(self, inputs: MicroBatch, loss: Tensor, entropy: Tensor, is_clipped: Tensor, kl: Tensor) -> None:

@@ -19,6 +19,7 @@ from transformers.cache_utils import DynamicCache
 
 from policy.cache import has_plain_layers
 from policy.decode import cache_argument, last_logits_only
+from policy.loss import entropy
 
 
 @dataclass(frozen=True)
@@ -44,7 +45,7 @@ class Likelihood(NamedTuple):
 
     log_probabilities: Tensor
     entropy: Tensor
-    """Of the distribution at that token, in nats; carries no gradient."""
+    """Of the distribution at that token, in nats; carries a gradient only where it was asked for."""
 
 
 def token_batch(
@@ -78,23 +79,24 @@ def token_batch(
     return TokenBatch(*(tensor.to(device) for tensor in (*tensors, completion, completion_mask)))
 
 
-def completion_likelihood(model: Any, batch: TokenBatch, *, temperature: float) -> Likelihood:
+def completion_likelihood(
+    model: Any, batch: TokenBatch, *, temperature: float, has_entropy_gradient: bool = False
+) -> Likelihood:
     """Score the sampled completions.
 
     Args:
         model: a causal language model, or one wrapped by peft.
         batch: from :func:`token_batch`.
         temperature: the logits are divided by it, as they were when sampling.
+        has_entropy_gradient: for an entropy term in the loss; it keeps one more tensor of the logits' size.
     """
     logits = _shared_logits(model, batch) if has_plain_layers(model.config) else _plain_logits(model, batch)
     logits = logits.float() / temperature
     normaliser = logits.logsumexp(dim=-1)
     chosen = logits.gather(-1, batch.completion[..., None])[..., 0]
-    with torch.no_grad():
-        detached = logits.detach()
-        expected = (torch.softmax(detached, dim=-1) * detached).sum(dim=-1)
-        entropy = normaliser.detach() - expected
-    return Likelihood(chosen - normaliser, entropy)
+    with torch.set_grad_enabled(has_entropy_gradient and torch.is_grad_enabled()):
+        spread = entropy(logits)
+    return Likelihood(chosen - normaliser, spread)
 
 
 def _shared_logits(model: Any, batch: TokenBatch) -> Tensor:

@@ -4,8 +4,18 @@ import math
 
 import numpy as np
 import pytest
+import torch
+from trl.rewards import get_soft_overlong_punishment
 
-from policy.advantage import centred, difficulty_weights, grpo, hybrid_dgpo, is_all_equal
+from policy.advantage import (
+    centred,
+    difficulty_weights,
+    grpo,
+    hybrid_dgpo,
+    importance_weights,
+    is_all_equal,
+    overlong_penalty,
+)
 
 
 def test_grpo_divides_by_the_sample_deviation():
@@ -73,3 +83,38 @@ def test_a_reward_that_is_not_a_number_is_refused(function):
 def test_advantages_of_a_group_sum_to_zero():
     rewards = np.random.default_rng(0).random(8).tolist()
     assert abs(grpo(rewards).sum()) < 1e-9 and abs(centred(rewards).sum()) < 1e-9
+
+
+def test_grpo_is_trls_group_scaling_but_for_its_epsilon():
+    # TRL 1.16: (r - mean) / (std + 1e-4), std with n - 1; so ours times (std + 1e-6) / (std + 1e-4)
+    rewards = torch.tensor([0.0, 1.0, 0.3, 0.3], dtype=torch.float64)
+    theirs = (rewards - rewards.mean()) / (rewards.std() + 1e-4)
+    assert grpo(rewards.tolist(), epsilon=1e-4).tolist() == pytest.approx(theirs.tolist(), abs=1e-12)
+    scale = (rewards.std() + 1e-4) / (rewards.std() + 1e-6)
+    assert grpo(rewards.tolist()).tolist() == pytest.approx((theirs * scale).tolist(), abs=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("length", "penalty"),
+    # max 4096, buffer 512: 3584 is free; 3840 is half way: -0.05; 4096: -0.1
+    [(0, 0.0), (3584, 0.0), (3840, -0.05), (4096, -0.1)],
+)
+def test_overlong_penalty_by_hand_and_beside_trls(length, penalty):
+    assert overlong_penalty(length, max_tokens=4096, buffer=512) == pytest.approx(penalty)
+    (theirs,) = get_soft_overlong_punishment(4096, 512)(completion_ids=[[0] * length])
+    assert 0.1 * theirs == pytest.approx(penalty), "TRL's is not scaled"
+
+
+def test_overlong_penalty_refuses_lengths_that_make_no_sense():
+    with pytest.raises(ValueError, match="buffer=9"):
+        overlong_penalty(3, max_tokens=8, buffer=9)
+
+
+def test_importance_weights_by_hand():
+    # w = 1, 1, 2: p = 1/4, 1/4, 1/2; u = 1 / (3 p) = 4/3, 4/3, 2/3; the expectation of u is 1
+    weights = importance_weights([1.0, 1.0, 2.0])
+    assert weights.tolist() == pytest.approx([4 / 3, 4 / 3, 2 / 3])
+    assert (weights * [0.25, 0.25, 0.5]).sum() == pytest.approx(1.0)
+    assert importance_weights([3.0, 3.0]).tolist() == [1.0, 1.0]
+    with pytest.raises(ValueError, match="must be positive; got 0.0"):
+        importance_weights([1.0, 0.0])
