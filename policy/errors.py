@@ -37,6 +37,14 @@ class TooManyUnscored(TrainingError):
     """Infrastructure failures left too few scored attempts to train on."""
 
 
+class TemplateMismatch(TrainingError):
+    """A chat template does not write a prompt and its completion as they are sampled."""
+
+
+class OverlongRecord(TrainingError):
+    """Records are longer than the policy or the configuration allows; nothing is cut."""
+
+
 class TrainerFailed(TrainingError):
     """Training raised what no part of this program foresees; a second try would meet it again."""
 
