@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -15,6 +15,7 @@ from harness.records import Sampling
 from policy.cache import GROWTH_TOKENS, RoomCache
 from policy.errors import PolicyError
 from policy.sampler import pick
+from policy.vision import SeenBatch
 
 THINNING_SHARE = 0.75
 """Finished rows leave the batch once the rows still running fall to this share of it."""
@@ -30,6 +31,8 @@ class Batch:
     """Per row, the index of its prompt in ``suffixes``."""
     uniforms: torch.Tensor
     """(rows, max_tokens) in [0, 1)."""
+    seen: SeenBatch | None = None
+    """Images of the distinct prompts, none of them in the shared prefix."""
 
 
 class Decoded(NamedTuple):
@@ -50,9 +53,16 @@ class Decoder:
     is_plain: bool
     """Every layer keeps all keys, so caches can be shared and thinned in place."""
 
-    def forward(self, tokens: torch.Tensor, mask: torch.Tensor | None, positions: torch.Tensor, cache: Any) -> Any:
+    def forward(
+        self,
+        tokens: torch.Tensor,
+        mask: torch.Tensor | None,
+        positions: torch.Tensor,
+        cache: Any,
+        images: Mapping[str, torch.Tensor] | None = None,
+    ) -> Any:
         """Logits of the last position, (rows, vocabulary); the cache is extended."""
-        named = {cache_argument(self.model): cache, **last_logits_only(self.model)}
+        named = {cache_argument(self.model): cache, **last_logits_only(self.model), **(images or {})}
         output = self.model(input_ids=tokens, attention_mask=mask, position_ids=positions, use_cache=True, **named)
         return output.logits[:, -1]
 
@@ -117,14 +127,18 @@ class Decoder:
             cache = RoomCache() if self.is_plain else DynamicCache(config=self.model.config)
         end = shared + width
         is_padded = bool((mask == 0).any())
-        logits = self.forward(tokens, mask[:, :end] if is_padded else None, positions[:, shared:end], cache)
+        own, last = positions[:, shared:end], positions[:, end - 1 : end]
+        if batch.seen is not None:
+            own, last = batch.seen.padded_positions(shared, width), batch.seen.last_positions()
+        images = batch.seen.arguments if batch.seen is not None else None
+        logits = self.forward(tokens, mask[:, :end] if is_padded else None, own, cache, images)
         rows = torch.tensor(batch.row_prompts, device=device)
         return _State(
             rows=torch.arange(len(rows), device=device),
             is_live=torch.ones(len(rows), dtype=torch.bool, device=device),
             logits=logits.index_select(0, rows),
             mask=mask.index_select(0, rows) if is_padded else None,
-            positions=positions[:, end - 1 : end].index_select(0, rows),
+            positions=last.index_select(0, rows),
             cache=_take(cache, rows, min(max_tokens, GROWTH_TOKENS)),
         )
 
@@ -159,7 +173,7 @@ class _State:
 def _take(cache: Any, rows: torch.Tensor, room: int) -> Any:
     if isinstance(cache, RoomCache):
         return cache.take(rows, room)
-    cache.batch_select_indices(rows)
+    cache.reorder_cache(rows)  # of any length, repeats allowed; recurrent states are selected too
     return cache
 
 

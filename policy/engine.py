@@ -9,18 +9,19 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 
 from harness.protocols import Prompt
-from harness.records import Generation, Message, Sampling, Usage
+from harness.records import Generation, ImageFile, Message, Sampling, Usage
 from policy.cache import RoomCache, has_plain_layers
 from policy.decode import Batch, Decoder
-from policy.errors import PolicyError
+from policy.errors import ImageError, PolicyError
 from policy.sampler import row_key, row_uniforms
+from policy.vision import VisionReader, chat_text, prompt_images, see, text_prefix
 
 MIN_SHARED_PREFIX_TOKENS = 8
 
@@ -31,9 +32,17 @@ class _Request:
 
     prompts: Sequence[Prompt]
     token_ids: list[list[int]]
+    """Distinct prompts; empty where one cannot be shown."""
+    images: list[tuple[ImageFile, ...]]
     """Distinct prompts."""
+    faults: dict[int, str]
+    """Why a distinct prompt cannot be shown."""
     row_prompts: list[int]
     """Per row, the index of its distinct prompt."""
+
+    def pairs(self, prompts: Iterable[int]) -> list[tuple[list[int], tuple[ImageFile, ...]]]:
+        """Token ids and images of distinct prompts."""
+        return [(self.token_ids[prompt], self.images[prompt]) for prompt in prompts]
 
 
 class TransformersEngine:
@@ -47,6 +56,7 @@ class TransformersEngine:
         max_prompt_tokens: longest prompt; None takes the model's context less the completion. A longer
             prompt is an error, never cut.
         is_prefix_shared: False prefills every distinct prompt whole.
+        vision: of a policy that sees; None shows no image.
     """
 
     def __init__(
@@ -58,6 +68,7 @@ class TransformersEngine:
         *,
         max_prompt_tokens: int | None = None,
         is_prefix_shared: bool = True,
+        vision: VisionReader | None = None,
     ) -> None:
         if batch_size < 1:
             raise ValueError(f"batch_size must be at least 1; got {batch_size}")
@@ -66,6 +77,7 @@ class TransformersEngine:
         self.policy_id = policy_id
         self.batch_size = batch_size
         self.max_prompt_tokens = max_prompt_tokens
+        self.vision = vision
         is_plain = has_plain_layers(model.config)
         self.is_prefix_shared = is_prefix_shared and is_plain
         self.decoder = Decoder(model, tokenizer.pad_token_id, stop_token_ids(model, tokenizer), is_plain)
@@ -95,9 +107,14 @@ class TransformersEngine:
                 self.model.train(was_training)
 
     def encode(self, conversations: Sequence[tuple[Message, ...]]) -> list[list[int]]:
-        """Token ids of prompts, generation prompt included."""
-        chats = [[message.as_chat() for message in messages] for messages in conversations]
-        texts = self.tokenizer.apply_chat_template(chats, tokenize=False, add_generation_prompt=True)
+        """Token ids of prompts, generation prompt included, image tokens expanded.
+
+        Raises:
+            ImageError: an image cannot be shown.
+        """
+        if self.vision is not None:
+            return [self.vision.encode(messages) for messages in conversations]
+        texts = [chat_text(self.tokenizer, messages) for messages in conversations]
         ids: list[list[int]] = self.tokenizer(texts, add_special_tokens=False)["input_ids"]
         return ids
 
@@ -110,7 +127,9 @@ class TransformersEngine:
         rows = []
         for row, prompt in enumerate(request.row_prompts):
             length = len(request.token_ids[prompt])
-            if length > limit:
+            if prompt in request.faults:
+                results[row] = _failure(request.faults[prompt])
+            elif length > limit:
                 results[row] = _failure(f"prompt has {length} tokens, the limit is {limit}; shorten the harness")
             else:
                 rows.append(row)
@@ -124,7 +143,7 @@ class TransformersEngine:
                 if prefix and cache is None:
                     cache = self.decoder.prefill_prefix(prefix)
                 answers = self._run(request, batch, len(prefix), cache, sampling)
-            except (RuntimeError, IndexError) as error:  # the engine boundary: out of memory, bad weights, bad ids
+            except (RuntimeError, IndexError, ValueError) as error:  # the engine boundary: out of memory, bad weights, bad ids
                 answers = [_failure(f"{type(error).__name__}: {error}") for _ in batch]
             for row, answer in zip(batch, answers, strict=True):
                 results[row] = answer
@@ -136,10 +155,21 @@ class TransformersEngine:
     def _prepare(self, prompts: Sequence[Prompt]) -> _Request:
         index: dict[tuple[Message, ...], int] = {}
         row_prompts = [index.setdefault(prompt.messages, len(index)) for prompt in prompts]
-        return _Request(prompts, self.encode(list(index)), row_prompts)
+        if self.vision is None:
+            return _Request(prompts, self.encode(list(index)), [() for _ in index], {}, row_prompts)
+        token_ids: list[list[int]] = []
+        faults: dict[int, str] = {}
+        for number, messages in enumerate(index):
+            try:
+                token_ids.append(self.vision.encode(messages))
+            except ImageError as error:
+                token_ids.append([])
+                faults[number] = f"ImageError: {error}"
+        return _Request(prompts, token_ids, [prompt_images(messages) for messages in index], faults, row_prompts)
 
     def _prompt_limit(self, max_tokens: int) -> int:
-        context = getattr(self.model.config, "max_position_embeddings", None) or 2**31
+        text_config = self.model.config.get_text_config()
+        context = getattr(text_config, "max_position_embeddings", None) or 2**31
         limit = int(context) - max_tokens
         return limit if self.max_prompt_tokens is None else min(limit, self.max_prompt_tokens)
 
@@ -147,10 +177,10 @@ class TransformersEngine:
         """Longest common token prefix of the prompts at hand; each keeps at least one token of its own."""
         if not rows or not self.is_prefix_shared:
             return []
-        used = [request.token_ids[prompt] for prompt in sorted({request.row_prompts[row] for row in rows})]
-        first, last = min(used), max(used)
-        shared = os.path.commonprefix([first, last])
-        shared = shared[: min(len(ids) for ids in used) - 1]
+        prompts = sorted({request.row_prompts[row] for row in rows})
+        used = [request.token_ids[prompt] for prompt in prompts]
+        shared = os.path.commonprefix([min(used), max(used)])
+        shared = shared[: min(len(ids) for ids in used) - 1][: text_prefix(request.pairs(prompts), self.vision)]
         return list(shared) if len(shared) >= MIN_SHARED_PREFIX_TOKENS else []
 
     def _run(
@@ -160,9 +190,9 @@ class TransformersEngine:
         row_prompts = [order.setdefault(request.row_prompts[row], len(order)) for row in batch]
         keys = [row_key(sampling, request.prompts[row]) for row in batch]
         suffixes = [request.token_ids[prompt][skip:] for prompt in order]
-        decoded = self.decoder.decode(
-            Batch(suffixes, row_prompts, row_uniforms(keys, sampling.max_tokens)), cache, sampling
-        )
+        seen = see(self.vision, self.model, request.pairs(order))
+        uniforms = row_uniforms(keys, sampling.max_tokens)
+        decoded = self.decoder.decode(Batch(suffixes, row_prompts, uniforms, seen), cache, sampling)
         lengths = decoded.lengths.tolist()
         tokens = [ids[:count] for ids, count in zip(decoded.tokens.tolist(), lengths, strict=True)]
         log_probabilities = [row[:n] for row, n in zip(decoded.log_probabilities.tolist(), lengths, strict=True)]
