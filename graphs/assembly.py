@@ -18,6 +18,7 @@ from agents.selector import Selector
 from agents.teacher import Teacher
 from evals.suites.base import Suite
 from evals.suites.registry import build_suite
+from graphs.coach import Coach
 from graphs.config import RunConfig
 from graphs.crew import Crew
 from graphs.desk import Desk, Roles
@@ -32,7 +33,7 @@ from memory.store import Store
 
 if TYPE_CHECKING:
     from agents.ask import RoleModel
-    from graphs.vace import Context
+    from graphs import train, vace
 
 SHARED_SCOPE = "shared"
 """Ledger scope of runs of one code version that reuse each other's identical work; no run's name starts so."""
@@ -66,18 +67,25 @@ def check_keys(config: RunConfig) -> None:
 
 
 @contextmanager
-def assemble(config: RunConfig, store: Store, run_id: str, recorder: Recorder) -> Iterator[Context]:
+def assemble(
+    config: RunConfig, store: Store, run_id: str, recorder: Recorder
+) -> Iterator[train.Context | vace.Context]:
     """The context of a run, for as long as the block lasts."""
-    from graphs.vace import Context
+    from graphs import train, vace
 
     suite = build_suite(config.suite)
     work = Work(work_ledger(config, store, run_id), recorder)
     lab = Lab(config, store, run_id, suite, work)
     roles = _roles(config, store, run_id, suite, work, audit_rules(config, suite))
     scout = Scout(config, suite, roles.explorer, lab, work)
-    crew = Crew(config, run_id, store, suite, Desk(roles=roles, lab=lab, scout=scout, work=work))
+    desk = Desk(roles=roles, lab=lab, scout=scout, work=work)
+    crew = Crew(config, run_id, store, suite, desk)
     try:
-        yield Context(config=config, crew=crew, recorder=recorder)
+        if config.strategy.type == "train":
+            coach = Coach(config, run_id, store, suite, desk, crew.wait)
+            yield train.Context(config=config, crew=crew, coach=coach, recorder=recorder)
+        else:
+            yield vace.Context(config=config, crew=crew, recorder=recorder)
     finally:
         crew.close()
 

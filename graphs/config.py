@@ -43,6 +43,11 @@ class VaceConfig(Record):
     """Reuse identical work (same weights, harness, tasks, sampling, purpose, replicate) of other runs in this home."""
 
     @property
+    def title(self) -> str:
+        """Type and condition, as the report names them."""
+        return f"{self.type}/{self.condition}"
+
+    @property
     def trains(self) -> bool:
         """Whether the condition changes weights."""
         return self.condition not in ("static", "harness-only")

@@ -72,6 +72,10 @@ class RlStageConfig(Record):
         size = self.block_steps or self.rollout_steps
         return tuple(min(size, self.rollout_steps - done) for done in range(0, self.rollout_steps, size))
 
+    def plan(self, block: int) -> BlockPlan:
+        """A block of the stage, from 0."""
+        return BlockPlan(self.blocks[block], self.rl)
+
 
 StageConfig = Annotated[SftStageConfig | RlStageConfig, Field(discriminator="type")]
 
@@ -128,6 +132,11 @@ class TrainConfig(Record):
     def rollout_steps(self) -> int:
         """Of all stages together."""
         return sum(stage.rollout_steps for stage in self.rl_stages)
+
+    @property
+    def title(self) -> str:
+        """As the report names the strategy."""
+        return self.type
 
     @property
     def condition(self) -> str:

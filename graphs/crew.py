@@ -80,7 +80,7 @@ class Crew:
 
     def _demonstrate(self, harness: Harness, tasks: Sequence[Task], style: str, count: int) -> Demonstrations:
         try:
-            return self._await(self._roles.teacher.demonstrate(harness, tasks, style=style, wanted=count))
+            return self.wait(self._roles.teacher.demonstrate(harness, tasks, style=style, wanted=count))
         except ValueError as error:
             raise UserError(
                 "the teacher cannot write the first demonstrations",
@@ -134,7 +134,7 @@ class Crew:
             "diagnose",
             as_inputs(evidence_key=evidence_key, harness_id=harness_id, model=self._config.roles.diagnoser),
             lambda: by_role(
-                self._await(
+                self.wait(
                     self._roles.diagnoser.diagnose(
                         self._store.traces.by_ids(trace_ids),
                         self._suite.tasks(split="train"),
@@ -160,7 +160,7 @@ class Crew:
                 model=self._config.roles.proposer,
             ),
             lambda: by_role(
-                self._await(
+                self.wait(
                     self._roles.proposer.propose(
                         harness, Findings.model_validate(self._work.result(findings_key)), history=history, seed=seed
                     )
@@ -264,7 +264,7 @@ class Crew:
             "selector",
             "select",
             as_inputs(contenders=listed, model=self._config.roles.selector),
-            lambda: by_role(self._await(self._roles.selector.select(contenders))),
+            lambda: by_role(self.wait(self._roles.selector.select(contenders))),
         )
         return int(done.result["index"])
 
@@ -290,10 +290,11 @@ class Crew:
         """What the ledger holds under a key of the state."""
         return self._work.result(key)
 
-    # Inside
-
-    def _await(self, work: Coroutine[Any, Any, T]) -> T:
+    def wait(self, work: Coroutine[Any, Any, T]) -> T:
+        """Run a role's work on the one event loop that all model calls of the run share."""
         return self._loop.run(work)
+
+    # Inside
 
     def _harness(self, harness_id: str) -> Harness:
         return self._store.lineage.harness(harness_id)

@@ -2,54 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from functools import reduce
 from typing import get_args
 
 from pydantic import JsonValue
 
-from agents.llm.config import RoleName
 from evals.suites.base import Suite
 from graphs.config import RunConfig, VaceConfig
-from graphs.config_train import BlockPlan
+from graphs.config_train import SftStageConfig, TrainConfig
+from graphs.plan_cost import Cost, Sizes, attempts, block_cost, calls_cost, evaluation_cost, sft_cost, sizes_of
 from harness.errors import UserError
 from harness.records import Record, Split
-from harness.render import render
 
 SPLITS: tuple[Split, ...] = get_args(Split)
-CHARACTERS_PER_TOKEN = {"pocket": 3.0, "hf": 3.5}
-"""Rough sizes, to turn rendered text into tokens without loading a tokenizer."""
-SECONDS_PER_ATTEMPT = {"pocket": 0.01, "hf": 3.0}
-"""Measured on one core: the pocket policy in the quickstart, and SmolLM2-135M with 48-token answers."""
-SECONDS_PER_UPDATE_SAMPLE = {"pocket": 0.012, "hf": 1.5}
-"""Forward and backward of one trained sample, on the same machine."""
-SECONDS_PER_MODEL_CALL = 10.0
-CALL_TOKENS = 4000
-"""Prompt and completion of one call of a role's model, typical."""
-
-
-class Cost(Record):
-    """Work of one part of a run."""
-
-    train_attempts: int = 0
-    """Rollouts and explorer attempts."""
-    evaluation_attempts: int = 0
-    """Attempts scored on val and test."""
-    updates: int = 0
-    """Optimizer updates."""
-    model_calls: int = 0
-    """Calls of language models behind roles; ``rules`` makes none."""
-    tokens: int = 0
-    """Estimated prompt and completion tokens of the policy and the models."""
-    seconds: float = 0.0
-    """Estimated wall seconds."""
-
-    def times(self, count: int) -> Cost:
-        """This work ``count`` times."""
-        return Cost(**{name: value * count for name, value in self})
-
-    def plus(self, other: Cost) -> Cost:
-        """Both."""
-        return Cost(**{name: value + getattr(other, name) for name, value in self})
 
 
 class Plan(Record):
@@ -57,7 +22,7 @@ class Plan(Record):
 
     condition: str
     rounds: int
-    """Passes through the loop, over all phases."""
+    """Passes through the loop over all phases; with ``train``, SFT stages and RL blocks."""
     rl_blocks: int
     rollout_steps: int
     """Of all blocks."""
@@ -78,11 +43,6 @@ class Plan(Record):
         return self.start.plus(self.first_round).plus(self.report)
 
 
-class _Sizes(Record):
-    prompt_tokens: int
-    completion_tokens: int
-
-
 def make_plan(config: RunConfig, suite: Suite) -> Plan:
     """Count the work of a run.
 
@@ -90,21 +50,23 @@ def make_plan(config: RunConfig, suite: Suite) -> Plan:
         UserError: the suite has too few tasks for any.
     """
     refuse_too_few_tasks(config, suite)
-    strategy, budget = config.strategy, config.budget
-    assert isinstance(strategy, VaceConfig)
-    counts = _counts(strategy)
-    sizes = _sizes(config, suite)
-    val = _evaluation(config, sizes, len(suite.tasks(split="val")[: budget.tasks.val]), budget.replicates.val)
-    test = _evaluation(config, sizes, len(suite.tasks(split="test")[: budget.tasks.test]), budget.replicates.test)
-    block = _block(config, sizes, strategy.block) if counts.blocks else Cost()
-    explore = _attempts(config, sizes, train=strategy.explore_tasks) if counts.explorations else Cost()
-    proposal = _calls(config, {"diagnoser": 1, "proposer": 1}) if counts.proposals else Cost()
+    if isinstance(config.strategy, TrainConfig):
+        return _plan_train(config, config.strategy, suite)
+    return _plan_vace(config, config.strategy, suite)
+
+
+def _plan_vace(config: RunConfig, strategy: VaceConfig, suite: Suite) -> Plan:
+    counts, sizes = _counts(strategy), sizes_of(config, suite)
+    val, test = _evaluations(config, sizes, suite)
+    block = block_cost(config, sizes, strategy.block) if counts.blocks else Cost()
+    explore = attempts(config, sizes, train=strategy.explore_tasks) if counts.explorations else Cost()
+    proposal = calls_cost(config, {"diagnoser": 1, "proposer": 1}) if counts.proposals else Cost()
     measured = val.times(2 if strategy.condition in ("vace", "whale") else 1)  # else a side is known before
     opening = explore if counts.explorations else block
-    start = val.plus(_calls(config, {"teacher": strategy.seed_demonstrations}))
+    start = val.plus(calls_cost(config, {"teacher": strategy.seed_demonstrations}))
     all_rounds = block.times(counts.blocks).plus(explore.times(counts.explorations))
     all_rounds = all_rounds.plus(proposal.times(counts.proposals)).plus(measured.times(counts.rounds))
-    report = test.times(1 if strategy.condition == "static" else 2).plus(_calls(config, {"selector": 1}))
+    report = test.times(1 if strategy.condition == "static" else 2).plus(calls_cost(config, {"selector": 1}))
     return Plan(
         condition=strategy.condition,
         rounds=counts.rounds,
@@ -116,8 +78,49 @@ def make_plan(config: RunConfig, suite: Suite) -> Plan:
         all_rounds=all_rounds,
         report=report,
         total=start.plus(all_rounds).plus(report),
-        limits=budget.model_dump(include={"max_wall_s", "max_tokens", "max_cost_usd", "max_evaluations"}),
+        limits=_limits(config),
     )
+
+
+def _plan_train(config: RunConfig, strategy: TrainConfig, suite: Suite) -> Plan:
+    sizes, tasks = sizes_of(config, suite), len(suite.tasks(split="train")[: config.budget.tasks.train])
+    val, test = _evaluations(config, sizes, suite)
+    start = val.plus(calls_cost(config, {"teacher": strategy.seed_demonstrations}))
+    units: list[Cost] = []
+    for stage in strategy.stages:
+        if isinstance(stage, SftStageConfig):
+            units.append(sft_cost(config, sizes, stage, tasks=tasks).plus(val))
+        else:
+            plans = [stage.plan(block) for block in range(len(stage.blocks))]
+            units += [block_cost(config, sizes, plan).plus(val) for plan in plans]
+    all_units = reduce(Cost.plus, units)
+    report = test.times(2).plus(calls_cost(config, {"selector": 1}))
+    return Plan(
+        condition=strategy.condition,
+        rounds=len(units),
+        rl_blocks=sum(len(stage.blocks) for stage in strategy.rl_stages),
+        rollout_steps=strategy.rollout_steps,
+        proposals=0,
+        start=start,
+        first_round=units[0],
+        all_rounds=all_units,
+        report=report,
+        total=start.plus(all_units).plus(report),
+        limits=_limits(config),
+    )
+
+
+def _evaluations(config: RunConfig, sizes: Sizes, suite: Suite) -> tuple[Cost, Cost]:
+    """One evaluation of a pair on val, and the replicates of one on test."""
+    tasks, replicates = config.budget.tasks, config.budget.replicates
+    return (
+        evaluation_cost(config, sizes, len(suite.tasks(split="val")[: tasks.val]), replicates.val),
+        evaluation_cost(config, sizes, len(suite.tasks(split="test")[: tasks.test]), replicates.test),
+    )
+
+
+def _limits(config: RunConfig) -> dict[str, JsonValue]:
+    return config.budget.model_dump(include={"max_wall_s", "max_tokens", "max_cost_usd", "max_evaluations"})
 
 
 def refuse_too_few_tasks(config: RunConfig, suite: Suite) -> None:
@@ -180,40 +183,3 @@ def refuse_too_small(plan: Plan) -> None:
                 expected=f"at least {need:,.0f} (start, one round and the report)",
                 do=f"raise budget.{name}, or ask for fewer tasks, replicates or rollout steps",
             )
-
-
-def _sizes(config: RunConfig, suite: Suite) -> _Sizes:
-    per_token = CHARACTERS_PER_TOKEN[config.policy.type]
-    task = suite.tasks(split="train")[0]
-    characters = sum(len(message.content) for message in render(suite.seed_harness(), task.inputs))
-    return _Sizes(
-        prompt_tokens=round(characters / per_token),
-        completion_tokens=min(config.strategy.answer_tokens, round(len(str(task.gold)) * 2 / per_token) + 16),
-    )
-
-
-def _attempts(config: RunConfig, sizes: _Sizes, *, train: int = 0, evaluation: int = 0) -> Cost:
-    count = train + evaluation
-    return Cost(
-        train_attempts=train,
-        evaluation_attempts=evaluation,
-        tokens=count * (sizes.prompt_tokens + sizes.completion_tokens),
-        seconds=count * SECONDS_PER_ATTEMPT[config.policy.type],
-    )
-
-
-def _evaluation(config: RunConfig, sizes: _Sizes, tasks: int, replicates: int) -> Cost:
-    return _attempts(config, sizes, evaluation=tasks * replicates)
-
-
-def _block(config: RunConfig, sizes: _Sizes, plan: BlockPlan) -> Cost:
-    steps, rl = plan
-    samples = steps * rl.prompts_per_step * rl.group_size
-    trained_s = samples * SECONDS_PER_UPDATE_SAMPLE[config.policy.type]
-    updates = Cost(updates=steps * rl.updates_per_rollout_step, seconds=trained_s)
-    return _attempts(config, sizes, train=samples).plus(updates)
-
-
-def _calls(config: RunConfig, calls: Mapping[RoleName, int]) -> Cost:
-    count = sum(number for role, number in calls.items() if not config.roles.of(role).is_rules)
-    return Cost(model_calls=count, tokens=count * CALL_TOKENS, seconds=count * SECONDS_PER_MODEL_CALL)

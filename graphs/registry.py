@@ -10,7 +10,7 @@ from harness.errors import UserError
 
 GROUP = "cohelix.strategies"
 
-BUILT_IN: dict[str, str] = {"vace": "graphs.vace:build"}
+BUILT_IN: dict[str, str] = {"train": "graphs.train:build", "vace": "graphs.vace:build"}
 """Strategy type to ``module:function``; the function takes a RunConfig and returns an uncompiled graph."""
 
 

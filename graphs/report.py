@@ -32,7 +32,7 @@ def closing_report(
     steps = store.steps.list(run_id)
     source = ReportSource(
         run_id=run_id,
-        strategy=f"{config.strategy.type}/{config.strategy.condition}",
+        strategy=config.strategy.title,
         suite=store.runs.get(run_id).suite,
         seed=config.seed,
         measured=tuple(_measured(ledger, row) for row in result["measured"]),

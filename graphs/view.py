@@ -158,7 +158,7 @@ def _true_status(store: Store, record: RunRecord) -> str:
 
 def _condition(record: RunRecord) -> JsonValue:
     strategy = record.config.get("strategy")
-    return strategy.get("condition") if isinstance(strategy, dict) else None
+    return strategy.get("condition", record.strategy) if isinstance(strategy, dict) else None
 
 
 def _step_view(store: Store, step: StepRecord) -> View:

@@ -21,7 +21,10 @@ def plugins(monkeypatch):
 
 @pytest.mark.parametrize("name", sorted(registry.BUILT_IN))
 def test_every_builtin_strategy_compiles_from_a_configuration_with_its_name(name):
-    config = RunConfig.model_validate({"suite": {"type": "metro"}, "strategy": {"type": name}})
+    required = {"train": {"stages": [{"type": "rl", "rollout_steps": 1}]}}
+    config = RunConfig.model_validate(
+        {"suite": {"type": "metro"}, "strategy": {"type": name, **required.get(name, {})}}
+    )
     drawn = registry.load_build(name)(config).compile().get_graph()
     assert {"__start__", "__end__"} < set(drawn.nodes)
 
@@ -32,7 +35,7 @@ def test_an_unknown_strategy_lists_the_known_ones_and_is_never_replaced_by_anoth
 
 
 def test_a_strategy_of_another_distribution_is_found_by_its_entry_point(plugins):
-    assert registry.known_strategies() == ["outside", "vace"]
+    assert registry.known_strategies() == ["outside", "train", "vace"]
     assert registry.load_build("outside")(RunConfig.model_validate({"suite": {"type": "metro"}, "seed": 4})) == (
         "built for seed 4"
     )
