@@ -143,7 +143,7 @@ class TransformersEngine:
                 if prefix and cache is None:
                     cache = self.decoder.prefill_prefix(prefix)
                 answers = self._run(request, batch, len(prefix), cache, sampling)
-            except (RuntimeError, IndexError, ValueError) as error:  # the engine boundary: out of memory, bad weights, bad ids
+            except (RuntimeError, IndexError, ValueError) as error:  # the engine boundary: memory, weights, ids
                 answers = [_failure(f"{type(error).__name__}: {error}") for _ in batch]
             for row, answer in zip(batch, answers, strict=True):
                 results[row] = answer

@@ -9,11 +9,13 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
-from transformers import AutoModelForCausalLM, AutoTokenizer
+from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForImageTextToText, AutoTokenizer
+from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING
 from transformers.utils import logging
 
-from policy.config import AnyPolicyConfig
+from policy.config import AnyPolicyConfig, HfPolicyConfig
 from policy.errors import PolicyLoadError
+from policy.vision import VisionReader, read_vision
 
 
 class LoadedPolicy(NamedTuple):
@@ -34,7 +36,12 @@ def policy_source(config: AnyPolicyConfig) -> str:
 
 
 def load_policy(
-    path: str | Path, *, revision: str | None = None, device: str = "cpu", dtype: torch.dtype = torch.float32
+    path: str | Path,
+    *,
+    revision: str | None = None,
+    device: str = "cpu",
+    dtype: torch.dtype = torch.float32,
+    sees: bool = False,
 ) -> LoadedPolicy:
     """Load model and tokenizer from a directory or hub id.
 
@@ -43,10 +50,11 @@ def load_policy(
         revision: commit of a hub model.
         device: torch device.
         dtype: of the weights; fp32 on CPU, where half precision is slower.
+        sees: load a vision-language model whole; False takes its language model alone.
 
     Raises:
-        PolicyLoadError: nothing loadable at ``path``, its tokenizer has no chat template or end token, or the device
-            is not there.
+        PolicyLoadError: nothing loadable at ``path``, weights are missing there, its tokenizer has no chat template or
+            end token, it cannot be loaded with or without vision as asked, or the device is not there.
     """
     if device.startswith("cuda") and not torch.cuda.is_available():
         raise PolicyLoadError(
@@ -57,16 +65,59 @@ def load_policy(
     try:
         with _without_bars():
             tokenizer = AutoTokenizer.from_pretrained(source, revision=revision)
-            model = AutoModelForCausalLM.from_pretrained(source, revision=revision, dtype=dtype)
+            config = AutoConfig.from_pretrained(source, revision=revision)
+            made_by = _model_class(config, source, sees=sees)
+            model, report = made_by.from_pretrained(source, revision=revision, dtype=dtype, output_loading_info=True)
     except (OSError, ValueError, KeyError) as error:
         raise PolicyLoadError(
             f"cannot load a policy from {source!r}: {error}; "
             "give a directory with config, weights and tokenizer, or a hub id that can be reached"
         ) from error
+    if report["missing_keys"]:
+        raise PolicyLoadError(
+            f"{source!r} lacks the weights {sorted(report['missing_keys'])[:3]}; they would be random; "
+            "give a checkpoint that is whole"
+        )
     check_tokenizer(tokenizer, source)
     model.to(device)
     model.eval()
     return LoadedPolicy(model, tokenizer)
+
+
+def load_vision(config: AnyPolicyConfig, tokenizer: Any) -> VisionReader | None:
+    """What turns task images into the policy's inputs; None for a policy that sees text alone.
+
+    Raises:
+        PolicyLoadError: the checkpoint holds no image processor that is known here.
+    """
+    if not isinstance(config, HfPolicyConfig) or config.image is None:
+        return None
+    try:
+        found = AutoConfig.from_pretrained(config.model, revision=config.revision)
+        return read_vision(config.model, found, tokenizer, max_pixels=config.image.max_pixels, revision=config.revision)
+    except (OSError, ValueError, KeyError) as error:
+        raise PolicyLoadError(
+            f"cannot load the image processor of {config.model!r}: {error}; "
+            "give a vision-language checkpoint with its preprocessor_config.json, or set policy.image to null"
+        ) from error
+
+
+def _model_class(config: Any, source: str, *, sees: bool) -> Any:
+    """The loader that fits an architecture and the wish to see."""
+    has_vision = getattr(config, "vision_config", None) is not None
+    if sees and not has_vision:
+        raise PolicyLoadError(
+            f"policy.image is set and {source!r} ({config.model_type}) reads text alone; set policy.image to null, or "
+            "name a vision-language model"
+        )
+    if sees:
+        return AutoModelForImageTextToText
+    if has_vision and type(config) not in MODEL_FOR_CAUSAL_LM_MAPPING:
+        raise PolicyLoadError(
+            f"{source!r} ({config.model_type}) is a vision-language model that this library does not load without "
+            "its vision part; set policy.image, for example to {max_pixels: 1000000}; text-only tasks work then too"
+        )
+    return AutoModelForCausalLM
 
 
 @contextmanager

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
 
 from policy.config import LoraConfig
+from policy.errors import TrainingError
 
 
 def trained_parameters(model: Any) -> dict[str, torch.nn.Parameter]:
@@ -48,7 +50,7 @@ def attach_lora(model: Any, config: LoraConfig, *, seed: int) -> Any:
     from peft import get_peft_model
 
     torch.manual_seed(seed)
-    targets: Any = list(config.targets) or "all-linear"
+    targets: Any = language_targets(model, config.targets) or list(config.targets) or "all-linear"
     lora = PeftLora(
         r=config.r,
         lora_alpha=config.alpha,
@@ -57,7 +59,67 @@ def attach_lora(model: Any, config: LoraConfig, *, seed: int) -> Any:
         task_type="CAUSAL_LM",
         base_model_name_or_path=getattr(model.config, "_name_or_path", None),
     )
-    return get_peft_model(model, lora)
+    wrapped = get_peft_model(model, lora)
+    check_vision_frozen(wrapped)
+    return wrapped
+
+
+def vision_parameters(model: Any) -> dict[str, torch.nn.Parameter]:
+    """Parameters by name that only images pass through: vision tower and projector; empty for a plain language model.
+
+    They are all that is neither in the decoder nor in the head.
+    """
+    inner = model.get_base_model() if hasattr(model, "get_base_model") else model
+    if getattr(inner.config, "vision_config", None) is None:
+        return {}
+    language = [inner.get_decoder(), inner.get_input_embeddings(), inner.get_output_embeddings()]
+    kept = {id(parameter) for part in language if part is not None for parameter in part.parameters()}
+    return {name: parameter for name, parameter in model.named_parameters() if id(parameter) not in kept}
+
+
+def freeze_vision(model: Any) -> None:
+    """Keep vision tower and projector out of training; a plain language model has neither."""
+    for parameter in vision_parameters(model).values():
+        parameter.requires_grad_(False)
+
+
+def check_vision_frozen(model: Any) -> None:
+    """Assert that no vision parameter is trained.
+
+    Raises:
+        TrainingError: one is; the message names it.
+    """
+    moving = [name for name, parameter in vision_parameters(model).items() if parameter.requires_grad]
+    if moving:
+        raise TrainingError(
+            f"vision parameters would be trained: {moving[:3]}; only the language model may be; change lora.targets"
+        )
+
+
+def language_targets(model: Any, names: Sequence[str] = ()) -> str:
+    """Pattern of the module names that get adapters in a vision-language model; empty for a plain language model.
+
+    Names alone do not do: the vision tower of some models has layers of the language model's names.
+
+    Args:
+        model: the base.
+        names: last parts of the layers' names; empty takes all linear layers of the language model but the head.
+
+    Raises:
+        TrainingError: the language model has no linear layer of a name.
+    """
+    if getattr(model.config, "vision_config", None) is None:
+        return ""
+    decoder = model.get_decoder()
+    prefix = next(name for name, module in model.named_modules() if module is decoder)
+    linear = {name.rpartition(".")[2] for name, part in decoder.named_modules() if isinstance(part, torch.nn.Linear)}
+    unknown = sorted(set(names) - linear)
+    if unknown:
+        raise TrainingError(
+            f"lora.targets {unknown} are no linear layers of the language model; it has {sorted(linear)}"
+        )
+    wanted = "|".join(re.escape(name) for name in sorted(set(names) or linear))
+    return rf"{re.escape(prefix)}\.(?:.+\.)?(?:{wanted})"
 
 
 def put_weights(model: Any, tensors: Mapping[str, torch.Tensor]) -> list[str]:

@@ -1,4 +1,4 @@
-"""Tiny random policies that see: current vision-language architectures, a processor and a tokenizer built on the spot."""
+"""Tiny random policies that see: current architectures, with a tokenizer and a processor built on the spot."""
 
 from __future__ import annotations
 
