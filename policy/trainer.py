@@ -28,12 +28,12 @@ from policy.block import (
 )
 from policy.checkpoint import Progress
 from policy.config import AnyPolicyConfig, RlConfig
-from policy.engine import TransformersEngine
 from policy.errors import NoSignal, TrainingError
 from policy.grpo import HarnessGrpoTrainer, Hooks
 from policy.likelihood import completion_likelihood
 from policy.mini_batch import MicroBatch
 from policy.rollout import Collector
+from policy.rollout_engine import RolloutSource
 from policy.rollout_record import RolloutBatch
 from policy.schedule import rl_schedule
 from policy.step_metric import StepMetrics
@@ -49,6 +49,7 @@ class _Run:
     key: str
     ledger: WorkLedger
     state: TrainingState
+    source: RolloutSource
     collector: Collector
     progress: Callable[[StepMetrics], None] | None
     rollouts: list[str] = field(default_factory=list)
@@ -66,6 +67,7 @@ class GrpoBlockTrainer:
 
     def __init__(self, policy: AnyPolicyConfig, home: Path) -> None:
         self.policy = policy
+        self._home = home
         self.checkpoints = home / "checkpoints"
         self._blocks = home / "blocks"
 
@@ -120,9 +122,9 @@ class GrpoBlockTrainer:
                 f"block starts at rollout step {request.first_step + done}, its parent has trained "
                 f"{state.progress.rollout_steps}; give the step that follows the parent's last"
             )
-        engine = TransformersEngine(state.model, state.tokenizer, state.policy_id, self.policy.batch_size)
+        source = RolloutSource(self.policy, state, self._home)
         collector = Collector(
-            engine=engine,
+            engine=source.engine,
             harness=request.harness,
             stream=TaskStream(request.tasks, request.seed),
             config=request.config,
@@ -131,7 +133,7 @@ class GrpoBlockTrainer:
             rows_at_once=self.policy.batch_size,
             identity=block_identity(self.policy, request),
         )
-        run = _Run(request, key, ledger, state, collector, progress)
+        run = _Run(request, key, ledger, state, source, collector, progress)
         if begun:
             run.rollouts, run.steps = list(begun.rollouts), list(begun.steps)
         return run
@@ -171,7 +173,7 @@ class GrpoBlockTrainer:
                 run.state.start_rng(run.request.seed)
                 is_first = False
             step, position = run.request.first_step + len(run.steps), run.state.progress.position
-            run.collector.engine.policy_id = run.state.policy_id  # type: ignore[misc]
+            run.source.push()
             run.rollouts.append(run.collector.key(step, position))
             batch = run.collector.collect(step, position, run.ledger)
             if batch.stop:  # a later block must not draw these tasks first again

@@ -8,6 +8,7 @@ from typing import Any, Protocol
 
 import torch
 
+from harness.protocols import RolloutEngine
 from policy.checkpoint import (
     Checkpoint,
     Progress,
@@ -21,9 +22,9 @@ from policy.checkpoint import (
     save_checkpoint,
 )
 from policy.config import AnyPolicyConfig, HfPolicyConfig
-from policy.engine import TransformersEngine
 from policy.errors import CheckpointError
 from policy.load import LoadedPolicy, load_policy, policy_source
+from policy.rollout_engine import evaluation_engine
 from policy.schedule import Schedule
 from policy.task_stream import derive_seed
 from policy.weights import all_weights_id, attach_lora, put_weights, trained_parameters, weights_id
@@ -166,8 +167,8 @@ def _check_continues(saved: Checkpoint, stage: Stage, schedule: Schedule) -> Non
 
 def open_engine(
     policy: AnyPolicyConfig, checkpoint: Path | None = None, *, threads: int | None = None
-) -> TransformersEngine:
-    """An engine for evaluation: the base, or a checkpoint with its adapters merged.
+) -> RolloutEngine:
+    """An engine for evaluation: the base, or a checkpoint with its adapters merged (loaded, on servers).
 
     Args:
         policy: base model and, perhaps, adapters.
@@ -181,10 +182,11 @@ def open_engine(
         torch.set_num_threads(threads)
     if checkpoint is None:
         model, tokenizer = load_base(policy)
-        return TransformersEngine(model, tokenizer, all_weights_id(model), policy.batch_size)
+        base_id = all_weights_id(model)
+        return evaluation_engine(policy, model, tokenizer, base_id, base_id=base_id, checkpoint=None)
     saved = load_checkpoint(checkpoint)
     model, tokenizer = load_trained(policy, saved)
-    return TransformersEngine(model, tokenizer, saved.policy_id, policy.batch_size)
+    return evaluation_engine(policy, model, tokenizer, saved.policy_id, base_id=saved.base_id, checkpoint=checkpoint)
 
 
 def load_base(policy: AnyPolicyConfig) -> LoadedPolicy:

@@ -72,8 +72,8 @@ class Dialect:
         is_stopped = ids[-1] in self.stop_token_ids
         if choice.get("finish_reason") not in ("stop", "length") or (choice["finish_reason"] == "stop") != is_stopped:
             raise BadAnswer(
-                f"finish_reason {choice.get('finish_reason')!r} with last token {ids[-1]}; expected 'length', or 'stop' "
-                f"at one of {list(self.stop_token_ids)}; does the server hold another tokenizer?"
+                f"finish_reason {choice.get('finish_reason')!r} with last token {ids[-1]}; expected 'length', or "
+                f"'stop' at one of {list(self.stop_token_ids)}; does the server hold another tokenizer?"
             )
         return Generation(
             text=self.decode(ids[:-1] if is_stopped else ids),
