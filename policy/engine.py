@@ -21,7 +21,7 @@ from policy.cache import RoomCache, has_plain_layers
 from policy.decode import Batch, Decoder
 from policy.errors import ImageError, PolicyError
 from policy.sampler import row_key, row_uniforms
-from policy.vision import VisionReader, chat_text, prompt_images, see, text_prefix
+from policy.vision import VisionReader, chat_text, prompt_images, see, text_alone, text_prefix
 
 MIN_SHARED_PREFIX_TOKENS = 8
 
@@ -114,7 +114,7 @@ class TransformersEngine:
         """
         if self.vision is not None:
             return [self.vision.encode(messages) for messages in conversations]
-        texts = [chat_text(self.tokenizer, messages) for messages in conversations]
+        texts = [chat_text(self.tokenizer, text_alone(messages)) for messages in conversations]
         ids: list[list[int]] = self.tokenizer(texts, add_special_tokens=False)["input_ids"]
         return ids
 

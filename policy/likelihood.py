@@ -17,9 +17,11 @@ import torch
 from torch import Tensor
 from transformers.cache_utils import DynamicCache
 
+from harness.records import ImageFile
 from policy.cache import has_plain_layers
 from policy.decode import cache_argument, last_logits_only
 from policy.loss import entropy
+from policy.vision import SeenBatch, Viewer, sampled_placeholders
 
 
 @dataclass(frozen=True)
@@ -38,6 +40,8 @@ class TokenBatch:
     """(samples, tokens) sampled ids, padded on the right."""
     completion_mask: Tensor
     """1 where ``completion`` is a sampled token that counts in the loss."""
+    seen: SeenBatch | None = None
+    """Images of the distinct prompts, none of them in ``prefix``."""
 
 
 class Likelihood(NamedTuple):
@@ -49,7 +53,13 @@ class Likelihood(NamedTuple):
 
 
 def token_batch(
-    prompts: Sequence[Sequence[int]], completions: Sequence[Sequence[int]], *, pad_token_id: int, device: Any = "cpu"
+    prompts: Sequence[Sequence[int]],
+    completions: Sequence[Sequence[int]],
+    *,
+    pad_token_id: int,
+    device: Any = "cpu",
+    images: Sequence[tuple[ImageFile, ...]] | None = None,
+    viewer: Viewer | None = None,
 ) -> TokenBatch:
     """Pad samples for :func:`completion_likelihood`.
 
@@ -58,12 +68,21 @@ def token_batch(
         completions: sampled ids; an empty one (an attempt without a score) gets a masked pad token.
         pad_token_id: fills the rest.
         device: where the tensors go.
+        images: of each sample's prompt; None for prompts without.
+        viewer: of a policy that sees; None shows no image.
+
+    Raises:
+        ImageError: an image is no longer the one that was sampled with.
     """
-    index: dict[tuple[int, ...], int] = {}
-    rows = [index.setdefault(tuple(prompt), len(index)) for prompt in prompts]
-    shared = os.path.commonprefix(list(index))
-    shared = shared[: min(len(prompt) for prompt in index) - 1]
-    suffixes = [prompt[len(shared) :] for prompt in index]
+    index: dict[tuple[tuple[int, ...], tuple[ImageFile, ...]], int] = {}
+    shown = images if images is not None and viewer is not None else [()] * len(prompts)
+    pairs = [(tuple(prompt), files) for prompt, files in zip(prompts, shown, strict=True)]
+    rows = [index.setdefault(pair, len(index)) for pair in pairs]
+    distinct = [prompt for prompt, _ in index]
+    shared = os.path.commonprefix(distinct)[: min(map(len, distinct)) - 1]
+    if viewer is not None:
+        shared = shared[: viewer.text_prefix(list(index))]
+    suffixes = [prompt[len(shared) :] for prompt in distinct]
     width, length = max(map(len, suffixes)), max(1, *map(len, completions))
     suffix = torch.full((len(suffixes), width), pad_token_id)
     suffix_mask = torch.zeros_like(suffix)
@@ -76,7 +95,8 @@ def token_batch(
         completion[row, : len(sampled)] = torch.tensor(sampled, dtype=torch.long)
         completion_mask[row, : len(sampled)] = 1
     tensors = (torch.tensor(shared, dtype=torch.long), suffix, suffix_mask, torch.tensor(rows))
-    return TokenBatch(*(tensor.to(device) for tensor in (*tensors, completion, completion_mask)))
+    seen = viewer.see(list(index)) if viewer is not None else None
+    return TokenBatch(*(tensor.to(device) for tensor in (*tensors, completion, completion_mask)), seen=seen)
 
 
 def completion_likelihood(
@@ -90,13 +110,23 @@ def completion_likelihood(
         temperature: the logits are divided by it, as they were when sampling.
         has_entropy_gradient: for an entropy term in the loss; it keeps one more tensor of the logits' size.
     """
-    logits = _shared_logits(model, batch) if has_plain_layers(model.config) else _plain_logits(model, batch)
+    logits = _shared_logits(model, batch) if _can_share(model) else _plain_logits(model, batch)
     logits = logits.float() / temperature
     normaliser = logits.logsumexp(dim=-1)
     chosen = logits.gather(-1, batch.completion[..., None])[..., 0]
     with torch.set_grad_enabled(has_entropy_gradient and torch.is_grad_enabled()):
         spread = entropy(logits)
     return Likelihood(chosen - normaliser, spread)
+
+
+def _can_share(model: Any) -> bool:
+    """Whether prompts can be computed apart: all keys are kept, and the library leaves the cache on."""
+    return has_plain_layers(model.config) and not (model.training and is_recomputing(model))
+
+
+def is_recomputing(model: Any) -> bool:
+    """Whether activations are computed twice to save memory; the library then keeps no cache in training."""
+    return any(getattr(module, "gradient_checkpointing", False) for module in model.modules())
 
 
 def _shared_logits(model: Any, batch: TokenBatch) -> Tensor:
@@ -110,7 +140,9 @@ def _shared_logits(model: Any, batch: TokenBatch) -> Tensor:
         _repeat(cache, torch.zeros(len(batch.suffix), dtype=torch.long, device=batch.suffix.device))
     mask = torch.cat([batch.suffix_mask.new_ones(len(batch.suffix), shared), batch.suffix_mask], dim=1)
     positions = (mask.cumsum(dim=1) - 1).clamp(min=0)[:, shared:]
-    is_padded = not bool(batch.suffix_mask.all())
+    is_padded, seen, ends = not bool(batch.suffix_mask.all()), batch.seen, positions[:, -1:]
+    if seen is not None:
+        positions, ends = seen.padded_positions(shared, batch.suffix.shape[1]), seen.last_positions()
     first: Tensor = model(
         input_ids=batch.suffix,
         attention_mask=mask if is_padded else None,
@@ -118,6 +150,7 @@ def _shared_logits(model: Any, batch: TokenBatch) -> Tensor:
         use_cache=True,
         **last,
         **{name: cache},
+        **(seen.arguments if seen is not None else {}),
     ).logits
     first = first[:, -1:].index_select(0, batch.rows)
     steps = batch.completion.shape[1] - 1
@@ -129,7 +162,7 @@ def _shared_logits(model: Any, batch: TokenBatch) -> Tensor:
     rest = model(
         input_ids=batch.completion[:, :-1],
         attention_mask=torch.cat([row_mask, row_mask.new_ones(len(row_mask), steps)], dim=1) if is_padded else None,
-        position_ids=positions[:, -1].index_select(0, batch.rows)[:, None] + offsets,
+        position_ids=ends.index_select(0, batch.rows) + offsets,
         use_cache=True,
         **{name: cache},
     ).logits
@@ -137,19 +170,41 @@ def _shared_logits(model: Any, batch: TokenBatch) -> Tensor:
 
 
 def _plain_logits(model: Any, batch: TokenBatch) -> Tensor:
-    """The same for models whose caches cannot be repeated: every sample whole."""
+    """The same for models whose caches cannot be repeated: every sample whole, all padding at its ends.
+
+    Padding inside a sample would pass through a recurrent state or take room in a sliding window.
+    """
     samples, length = batch.completion.shape
+    own = batch.suffix.index_select(0, batch.rows)
+    own_mask = batch.suffix_mask.index_select(0, batch.rows)
     prefix = batch.prefix[None].expand(samples, -1)
-    ids = torch.cat([prefix, batch.suffix.index_select(0, batch.rows), batch.completion], dim=1)
-    mask = torch.cat(
-        [torch.ones_like(prefix), batch.suffix_mask.index_select(0, batch.rows), torch.ones_like(batch.completion)],
-        dim=1,
-    )
-    # Left padding stands between prefix and suffix; position ids and the mask keep it out of the text.
+    prompt, mask = _to_the_right(torch.cat([prefix, own], dim=1), torch.cat([torch.ones_like(prefix), own_mask], dim=1))
+    mask = torch.cat([mask, torch.ones_like(batch.completion)], dim=1)
     positions = (mask.cumsum(dim=1) - 1).clamp(min=0)
-    output = model(input_ids=ids, attention_mask=mask, position_ids=positions, use_cache=False)
-    logits: Tensor = output.logits[:, -length - 1 : -1]
+    seen, completion = batch.seen, batch.completion
+    if seen is None:
+        return _whole_logits(model, torch.cat([prompt, completion], dim=1), mask, positions, {})[:, -length - 1 : -1]
+    offsets = torch.arange(1, length + 1, device=completion.device)
+    after = (seen.last_positions().index_select(0, batch.rows) + offsets).expand(3, -1, -1)
+    before = seen.padded_positions(0, prompt.shape[1]).index_select(1, batch.rows)
+    placeholder = seen.placeholders[0]
+    is_sampled = torch.cat([torch.zeros_like(prompt), completion == placeholder], dim=1).bool()
+    ids = torch.cat([prompt, completion], dim=1).masked_fill(is_sampled, 0)
+    with sampled_placeholders(model, is_sampled, placeholder):
+        logits = _whole_logits(model, ids, mask, torch.cat([before, after], dim=2), seen.repeated(batch.rows.tolist()))
+    return logits[:, -length - 1 : -1]
+
+
+def _whole_logits(model: Any, ids: Tensor, mask: Tensor, positions: Tensor, images: dict[str, Tensor]) -> Tensor:
+    output = model(input_ids=ids, attention_mask=mask, position_ids=positions, use_cache=False, **images)
+    logits: Tensor = output.logits
     return logits
+
+
+def _to_the_right(ids: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
+    """Move padding before the tokens, whose order stays."""
+    order = mask.argsort(dim=1, stable=True)
+    return ids.gather(1, order), mask.gather(1, order)
 
 
 def _repeat(cache: Any, rows: Tensor) -> None:

@@ -11,7 +11,8 @@ from __future__ import annotations
 import hashlib
 import io
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -190,6 +191,8 @@ class SeenBatch:
     """Images of each prompt: 0 or 1."""
     positions: tuple[Tensor, ...]
     """Per prompt its position ids, (3, tokens): those of an image run over its rows and columns."""
+    placeholders: tuple[int, ...]
+    """Token ids that stand for pieces of an image."""
 
     @property
     def arguments(self) -> dict[str, Tensor]:
@@ -250,6 +253,7 @@ def see(
         grids=torch.cat([tensors["image_grid_thw"] for tensors in shown]).to(device),
         counts=tuple(len(images) for _, images in prompts),
         positions=tuple(position.to(device) for position in positions),
+        placeholders=tuple(reader.processor.image_token_ids),
     )
 
 
@@ -265,14 +269,58 @@ def _positions(rope_index: Any, ids: Sequence[int], types: Sequence[int], tensor
 
 
 def text_prefix(prompts: Sequence[tuple[Sequence[int], tuple[ImageFile, ...]]], reader: VisionReader | None) -> int:
-    """How many leading tokens of every prompt are text: before an image of any of them, tokens may be shared."""
+    """How many leading tokens of every prompt are text: what stands before any image may be shared."""
     if reader is None:
         return min(len(ids) for ids, _ in prompts)
-    return min([_first_image(reader.token_types(ids)) for ids, _ in prompts])
+    return min(_first_image(reader.token_types(ids)) for ids, _ in prompts)
 
 
 def _first_image(types: Sequence[int]) -> int:
     return types.index(1) if 1 in types else len(types)
+
+
+@dataclass(frozen=True)
+class Viewer:
+    """A reader and the model that it reads for: what training needs to show recorded images again."""
+
+    reader: VisionReader
+    model: Any
+
+    def see(self, prompts: Sequence[tuple[Sequence[int], tuple[ImageFile, ...]]]) -> SeenBatch | None:
+        """As :func:`see`."""
+        return see(self.reader, self.model, prompts)
+
+    def text_prefix(self, prompts: Sequence[tuple[Sequence[int], tuple[ImageFile, ...]]]) -> int:
+        """As :func:`text_prefix`."""
+        return text_prefix(prompts, self.reader)
+
+
+def text_alone(messages: Sequence[Message]) -> tuple[Message, ...]:
+    """The messages as a policy that does not see is shown them."""
+    return tuple(message.model_copy(update={"images": ()}) if message.images else message for message in messages)
+
+
+@contextmanager
+def sampled_placeholders(model: Any, is_sampled: Tensor, placeholder: int) -> Iterator[None]:
+    """While it lasts, embed the marked tokens of the next passes as image tokens that a policy has sampled.
+
+    A policy may sample an image token: decoding then embeds it as any other token, while a pass over a whole sample
+    would take it for a piece of the image. Such a pass is given another id there, and this puts the embedding right.
+
+    Args:
+        model: possibly wrapped.
+        is_sampled: (rows, tokens) bool, where a token was sampled as a placeholder.
+        placeholder: its id.
+    """
+
+    def restore(module: Any, arguments: Any, output: Tensor) -> Tensor:
+        return torch.where(is_sampled[..., None], module.weight[placeholder].to(output.dtype), output)
+
+    handle = base_model(model).get_input_embeddings().register_forward_hook(restore)
+    try:
+        yield
+    finally:
+        handle.remove()
 
 
 def base_model(model: Any) -> Any:
