@@ -11,7 +11,10 @@ from memory.errors import StoreError
 from policy import errors as policy_errors
 from policy.errors import PolicyError, TrainerFailed, TrainerOutOfMemory
 
-_MEMORY_WORDS = ("out of memory", "can't allocate memory", "cannot allocate memory", "bad_alloc")
+_MEMORY_WORDS = (
+    "out of memory", "outofmemory", "memoryerror", "can't allocate memory", "cannot allocate memory", "bad_alloc",
+    "failed to map segment",
+)  # fmt: skip
 _MEMORY_ADVICE = (
     "lower micro_batch_size or the policy's batch_size, set policy.gradient_checkpointing, or give the trainer "
     "more memory (executor.memory_limit_mb, a larger machine), and resume"
@@ -36,16 +39,16 @@ def describe(error: BaseException) -> Failure:
     """A failure of training as data.
 
     Args:
-        error: what training raised. Out of memory becomes :class:`TrainerOutOfMemory`, and what is no typed failure
-            of this program :class:`TrainerFailed`.
+        error: what training raised. Want of memory, also where the engine or a loader met it first, becomes
+            :class:`TrainerOutOfMemory`, and what is no typed failure of this program :class:`TrainerFailed`.
     """
+    words = f"{type(error).__name__}: {error}"
+    if any(word in words.lower() for word in _MEMORY_WORDS):
+        message = f"the trainer ran out of memory; got {words[:400]}; {_MEMORY_ADVICE}"
+        return Failure(error=TrainerOutOfMemory.__name__, boundary="trainer", message=message)
     if type(error).__name__ in _known() and not isinstance(error, TrainerFailed):
         boundary: Boundary = getattr(error, "boundary", "trainer")
         return Failure(error=type(error).__name__, boundary=boundary, message=str(error))
-    words = f"{type(error).__name__}: {error}"
-    if isinstance(error, MemoryError) or any(word in words.lower() for word in _MEMORY_WORDS):
-        message = f"the trainer ran out of memory; got {words[:400]}; {_MEMORY_ADVICE}"
-        return Failure(error=TrainerOutOfMemory.__name__, boundary="trainer", message=message)
     lines = "".join(traceback.format_exception(error)).splitlines()
     message = f"training failed; got {words}; expected no exception; see the traceback"
     return Failure(
