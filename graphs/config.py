@@ -8,6 +8,7 @@ from pydantic import Field, field_validator, model_validator
 
 from agents.llm.config import RolesConfig
 from evals.config import SuiteConfig
+from graphs.config_plan import PlanConfig
 from graphs.config_train import BlockPlan, EvaluationSampling, TrainConfig
 from harness.records import Record
 from policy.config import ApiPolicyConfig, PocketPolicyConfig, PolicyConfig, RlConfig
@@ -131,6 +132,8 @@ class RunConfig(Record):
     """Which model, or which rules, plays each role."""
     budget: BudgetConfig = BudgetConfig()
     """Limits, tasks per split and replicates."""
+    plan: PlanConfig = PlanConfig()
+    """What a dry run assumes about machines."""
     seed: int = Field(default=0, ge=0)
     """Root of every random stream of the run."""
 

@@ -1,0 +1,241 @@
+"""Memory and hours of a configuration on GPUs, for a dry run. Torch is imported when a model is counted."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from evals.suites.base import Suite
+from graphs.config import RunConfig, VaceConfig
+from graphs.config_train import RlStageConfig, SftStageConfig
+from graphs.plan_cost import sizes_of
+from harness.records import Record
+from policy.config import AnyPolicyConfig, RlConfig, SftConfig
+from policy.footprint import (
+    GpuMemory,
+    ModelSize,
+    activation_bytes,
+    cache_bytes,
+    forward_flops,
+    logit_bytes,
+    training_bytes,
+    update_flops,
+    visual_tokens,
+)
+
+GIB = 1 << 30
+PATCH, MERGE = 16, 2
+"""Pixels of a patch's side and patches of a visual token's side, as in the Qwen3.5 models."""
+ELEMENT_BYTES = {"float32": 4, "bfloat16": 2}
+
+
+class StageFootprint(Record):
+    """One kind of training block."""
+
+    name: str
+    samples: int
+    """Trained samples of a rollout step, or of an SFT update."""
+    tokens: int
+    """Typical prompt and completion tokens of them."""
+    longest_tokens: int
+    """Of the longest sample that memory is planned for."""
+    steps: int
+    """Rollout steps, or SFT updates, of the stage."""
+    flops: float
+    """Of one step: forward passes for old and reference log-probabilities, forward and backward for the updates."""
+    training: GpuMemory
+    """On each GPU that trains."""
+    rollout_gib: float
+    """On each GPU that only samples; 0 where none does."""
+    rollout_hours: float
+    training_hours: float
+
+    @property
+    def hours(self) -> float:
+        """Rollouts and updates one after the other, as they run."""
+        return self.rollout_hours + self.training_hours
+
+
+class Footprint(Record):
+    """What the model takes, by stage."""
+
+    source: str
+    """What was counted."""
+    size: ModelSize
+    gpus: int
+    """That train."""
+    rollout_gpus: int
+    """That only sample."""
+    gpu_memory_gib: float
+    stages: tuple[StageFootprint, ...]
+    assumptions: tuple[str, ...]
+    warnings: tuple[str, ...] = ()
+
+
+def find_architecture(config: RunConfig) -> str:
+    """What a plan can count: the policy's own files, else the architecture that the plan names, else nothing."""
+    if config.policy.type == "hf":
+        folder = Path(config.policy.model)
+        return str(folder) if (folder / "config.json").is_file() else config.plan.architecture or ""
+    return config.plan.architecture or ""
+
+
+def plan_footprint(config: RunConfig, suite: Suite) -> Footprint | None:
+    """Count the policy on the meta device and apply the formulas; None where nothing can be counted.
+
+    Raises:
+        PolicyLoadError: the named architecture cannot be built.
+    """
+    policy = config.policy
+    if policy.type == "api":
+        return None
+    from policy.footprint_meta import measure_architecture
+    from policy.load import pocket_folder
+
+    source = str(pocket_folder()) if policy.type == "pocket" else find_architecture(config)
+    if not source:
+        return None
+    size = measure_architecture(source, policy.lora)
+    lengths = _Lengths.of(config, suite)
+    stages = tuple(_stage(config, policy, size, lengths, name, settings, count)
+                   for name, settings, count in _blocks(config, suite))  # fmt: skip
+    rollout_gpus = len(policy.engine.urls) if policy.engine.type == "vllm_server" else 0
+    full = [stage for stage in stages if stage.training.total > config.plan.gpu_memory_gib * GIB]
+    return Footprint(
+        source=source if policy.type == "hf" else "the packaged pocket policy",
+        size=size,
+        gpus=gpus_that_train(config),
+        rollout_gpus=rollout_gpus,
+        gpu_memory_gib=config.plan.gpu_memory_gib,
+        stages=stages,
+        assumptions=_assumptions(config, lengths),
+        warnings=tuple(
+            f"{stage.name} needs {stage.training.total / GIB:.1f} GiB of {config.plan.gpu_memory_gib:g} on a GPU: shard more, "
+            "take a smaller micro_batch_size, gradient_checkpointing or more GPUs"
+            for stage in full
+        ),
+    )
+
+
+def gpus_that_train(config: RunConfig) -> int:
+    """Processes of the executor, unless the plan says otherwise."""
+    executor = None if config.policy.type == "api" else config.policy.executor
+    processes = executor.num_processes if executor is not None and executor.type == "accelerate" else 1
+    return config.plan.gpus or processes
+
+
+class _Lengths(Record):
+    prompt: int
+    completion: int
+
+    @classmethod
+    def of(cls, config: RunConfig, suite: Suite) -> _Lengths:
+        estimate, plan, image = sizes_of(config, suite), config.plan, getattr(config.policy, "image", None)
+        seen = visual_tokens(max_pixels=image.max_pixels, patch=PATCH, merge=MERGE) if image else 0
+        return cls(
+            prompt=plan.prompt_tokens or estimate.prompt_tokens + seen,
+            completion=plan.completion_tokens or estimate.completion_tokens,
+        )
+
+
+def _blocks(config: RunConfig, suite: Suite) -> list[tuple[str, RlConfig | SftConfig, int]]:
+    """Stages by name: settings, and rollout steps or, for SFT, records."""
+    strategy = config.strategy
+    if isinstance(strategy, VaceConfig):
+        return [("RL blocks", strategy.rl, strategy.rollout_steps * strategy.rounds)] if strategy.trains else []
+    pool = len(suite.tasks(split="train")[: config.budget.tasks.train])
+    blocks: list[tuple[str, RlConfig | SftConfig, int]] = []
+    for number, stage in enumerate(strategy.stages, 1):
+        if isinstance(stage, SftStageConfig):
+            blocks.append((f"stage {number} (sft)", stage.sft, min(stage.traces or pool, pool)))
+        if isinstance(stage, RlStageConfig):
+            blocks.append((f"stage {number} (rl)", stage.rl, stage.rollout_steps))
+    return blocks
+
+
+def _stage(
+    config: RunConfig, policy: AnyPolicyConfig, size: ModelSize, lengths: _Lengths, name: str,
+    settings: RlConfig | SftConfig, count: int,
+) -> StageFootprint:  # fmt: skip
+    gpus, plan = gpus_that_train(config), config.plan
+    is_rl = isinstance(settings, RlConfig)
+    if isinstance(settings, RlConfig):
+        samples, steps = settings.prompts_per_step * settings.group_size, count
+        batch, longest = samples // settings.updates_per_rollout_step, lengths.prompt + settings.max_tokens
+        scored = settings.max_tokens
+    else:
+        samples, batch = settings.batch_size, settings.batch_size
+        steps, longest = -(-settings.epochs * count // settings.batch_size), settings.max_tokens
+        scored = settings.max_tokens
+    micro = settings.micro_batch_size or -(-batch // gpus)
+    tokens = samples * (lengths.prompt + lengths.completion)
+    checkpointing = getattr(policy, "gradient_checkpointing", False)
+    passes = (1 + (settings.beta > 0)) if isinstance(settings, RlConfig) else 0
+    flops = passes * forward_flops(size, tokens=tokens) + update_flops(
+        size, tokens=tokens, gradient_checkpointing=checkpointing
+    )
+    engines = len(policy.engine.urls) if policy.engine.type == "vllm_server" else gpus
+    return StageFootprint(
+        name=name,
+        samples=samples,
+        tokens=tokens,
+        longest_tokens=longest,
+        steps=steps,
+        flops=float(flops),
+        training=_memory(config, policy, size, micro=micro, longest=longest, scored=scored, is_rl=is_rl),
+        rollout_gib=_server_gib(policy, size, sequences=-(-samples // engines), tokens=longest) if is_rl else 0.0,
+        rollout_hours=steps * samples * lengths.completion / (plan.rollout_tokens_per_s * engines) / 3600
+        if is_rl
+        else 0.0,
+        training_hours=steps * flops / (plan.train_tflops * 1e12 * gpus) / 3600,
+    )
+
+
+def _memory(
+    config: RunConfig, policy: AnyPolicyConfig, size: ModelSize, *, micro: int, longest: int, scored: int, is_rl: bool
+) -> GpuMemory:
+    element = ELEMENT_BYTES[getattr(policy, "dtype", "float32")]
+    weights, adapters, gradients, optimizer = training_bytes(
+        size,
+        weight_bytes=element,
+        trained_bytes=4 if policy.lora else element,
+        sharding=config.plan.sharding,
+        gpus=gpus_that_train(config),
+    )
+    engine = 0
+    if is_rl and policy.engine.type == "vllm_colocated":
+        engine = round(policy.engine.gpu_memory_utilization * config.plan.gpu_memory_gib * GIB)
+    return GpuMemory(
+        weights=weights,
+        adapters=adapters,
+        gradients=gradients,
+        optimizer=optimizer,
+        activations=activation_bytes(
+            layers=size.layers,
+            hidden=size.hidden,
+            tokens=micro * longest,
+            element_bytes=element,
+            gradient_checkpointing=getattr(policy, "gradient_checkpointing", False),
+        ),
+        logits=logit_bytes(tokens=micro * scored, vocabulary=size.vocabulary),
+        engine=engine,
+    )
+
+
+def _server_gib(policy: AnyPolicyConfig, size: ModelSize, *, sequences: int, tokens: int) -> float:
+    """Weights, adapters and the cache of all sequences at their longest, on a GPU of a vLLM server."""
+    if policy.engine.type != "vllm_server":
+        return 0.0
+    element = ELEMENT_BYTES[getattr(policy, "dtype", "float32")]
+    weights = (size.parameters + (size.trainable if policy.lora else 0)) * element
+    return (weights + cache_bytes(size, sequences=sequences, tokens=tokens, element_bytes=element)) / GIB
+
+
+def _assumptions(config: RunConfig, lengths: _Lengths) -> tuple[str, ...]:
+    plan = config.plan
+    return (
+        f"{lengths.prompt:,} prompt and {lengths.completion:,} completion tokens are typical",
+        f"{plan.rollout_tokens_per_s:,.0f} completion tokens/s on each GPU that samples",
+        f"{plan.train_tflops:g} TFLOP/s on each of {gpus_that_train(config)} GPUs that train, cut by {plan.sharding}",
+        "memory at the longest sample of every row of a micro-batch; no allocator, context or communication buffers",
+        "no groups replaced by dynamic sampling, no evaluations, no start-up in the hours",
+    )
