@@ -98,7 +98,7 @@ def run_trl(
     """Plain TRL on the task stream's order."""
     model, tokenizer = load_policy(policy_source(policy))
     stream, harness = TaskStream(tasks, seed), suite.seed_harness()
-    drawn = [stream.at(position) for position in range(config.prompts_per_step * (steps + 1))]
+    drawn = [stream.at(position).task for position in range(config.prompts_per_step * (steps + 1))]
     rows = [[message.as_chat() for message in render(harness, task.inputs)] for task in drawn]
     cost, rewards_seen = Cost(), []
 

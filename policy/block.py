@@ -15,8 +15,9 @@ from policy.checkpoint import Progress, read_manifest, verify_checkpoint
 from policy.config import AnyPolicyConfig, RlConfig
 from policy.errors import CheckpointError, TrainingError
 from policy.rollout import Score
-from policy.rollout_record import RolloutBatch
+from policy.rollout_record import RolloutBatch, sampled_count
 from policy.step_metric import StepMetrics
+from policy.task_stream import TaskOrder, task_order
 
 
 @dataclass(frozen=True)
@@ -34,6 +35,15 @@ class BlockRequest:
     """Absolute number of the block's first rollout step; the parent must have trained exactly that many."""
     seed: int
     config: RlConfig
+    task_weights: dict[str, float] | None = None
+    """Sampling weight by task id, 1 where a task is not named; None draws in shuffled passes."""
+    order: TaskOrder | None = None
+    """An order of the caller's own, for training in this process; it takes the place of ``task_weights``."""
+
+    @property
+    def task_order(self) -> TaskOrder:
+        """In which order tasks are drawn."""
+        return self.order or task_order(self.tasks, self.seed, self.task_weights)
 
 
 @dataclass(frozen=True)
@@ -86,6 +96,7 @@ def block_key(policy: AnyPolicyConfig, request: BlockRequest) -> str:
         "first_step": request.first_step,
         "seed": request.seed,
         "config": request.config.model_dump(mode="json"),
+        "order": request.task_order.fingerprint,
     }
     return content_id(inputs, prefix="block", length=32)
 
@@ -94,7 +105,7 @@ def suite_score(suite: Suite) -> Score:
     """Outcome reward by a suite's verifier; an exception inside it is an attempt without a score."""
 
     def score(task: Task, generation: Generation) -> Scored | Unscored:
-        tokens = len(generation.token_ids)
+        tokens = sampled_count(generation.token_ids, generation.token_mask)
         try:
             return suite.verify(task, generation.text, finish_reason=generation.finish_reason, token_count=tokens)
         except Exception as error:  # the boundary to user code
@@ -109,8 +120,14 @@ def check_request(request: BlockRequest) -> None:
     """Refuse a request that cannot be trained.
 
     Raises:
-        TrainingError: no steps, a pool smaller than a rollout step, or tasks of another split.
+        TrainingError: no steps, a pool smaller than a rollout step, tasks of another split, or weights and an order.
     """
+    if request.order is not None and request.task_weights is not None:
+        raise TrainingError("a block has an order of its own or task_weights, not both; give one of them")
+    try:
+        len(request.task_order)
+    except ValueError as error:
+        raise TrainingError(f"tasks cannot be drawn: {error}") from None
     if request.rollout_steps < 1:
         raise TrainingError(f"a block needs at least one rollout step; got {request.rollout_steps}")
     if len(request.tasks) < request.config.prompts_per_step:

@@ -28,10 +28,10 @@ from trl import GRPOConfig, GRPOTrainer
 from policy.config import RlConfig
 from policy.errors import NonFiniteTraining, NoSignal
 from policy.likelihood import completion_likelihood
-from policy.loss import clipped_surrogate, k3_divergence, sequence_sum, token_sum
+from policy.loss import Surrogate, clipped_surrogate, engine_correction, k3_divergence, sequence_sum, token_sum
 from policy.mini_batch import MicroBatch, micro_batches
 from policy.rollout_record import RolloutBatch
-from policy.step_metric import StepMetrics, UpdateTally
+from policy.step_metric import PeakMemory, StepMetrics, UpdateTally
 from policy.weights import are_finite, trained_parameters
 
 
@@ -82,6 +82,7 @@ class HarnessGrpoTrainer(GRPOTrainer):  # type: ignore[misc]
         self._tally = UpdateTally()
         self._rollout_s = 0.0
         self._started = 0.0
+        self._memory = PeakMemory(is_cuda=model.device.type == "cuda")
         super().__init__(
             model=model,
             reward_funcs=_rewarded_when_sampled,
@@ -116,6 +117,7 @@ class HarnessGrpoTrainer(GRPOTrainer):  # type: ignore[misc]
 
     def _start_rollout_step(self) -> None:
         started = time.monotonic()
+        self._memory.restart()
         batch = self._hooks.collect()
         if batch.stop:
             raise NoSignal(batch.stop)
@@ -126,9 +128,9 @@ class HarnessGrpoTrainer(GRPOTrainer):  # type: ignore[misc]
         self._rollout_s = self._started - started
 
     def _with_scores(self, micro: MicroBatch) -> MicroBatch:
-        """Old log-probabilities where an update has passed since sampling, and the reference's."""
+        """Old log-probabilities where an update passed since sampling or another engine sampled; the reference's."""
         old = None
-        if micro.update > 0:
+        if micro.update > 0 or micro.sampled is not None:
             was_training = self.model.training
             self.model.eval()
             with torch.no_grad():
@@ -140,30 +142,42 @@ class HarnessGrpoTrainer(GRPOTrainer):  # type: ignore[misc]
     def _compute_loss(self, model: Any, inputs: MicroBatch) -> Tensor:
         """One micro-batch's part of its update's loss; parts add up, so nothing is rescaled after."""
         config, mask = self._rl, inputs.tokens.completion_mask
-        scores = completion_likelihood(model, inputs.tokens, temperature=self.temperature)
+        scores = completion_likelihood(
+            model, inputs.tokens, temperature=self.temperature, has_entropy_gradient=config.entropy_weight > 0
+        )
         current = scores.log_probabilities
         old = current.detach() if inputs.old is None else inputs.old
-        # At masked places the ratio is 1: an overflow there would turn 0 * inf into NaN.
-        ratio = torch.exp((current - old) * mask)
         surrogate = clipped_surrogate(
-            ratio,
+            # At masked places the ratio is 1: an overflow there would turn 0 * inf into NaN.
+            torch.exp((current - old) * mask),
             inputs.advantages[:, None],
             clip_low=config.clip_low,
             clip_high=config.clip_high,
             dual_clip=config.dual_clip,
+            weight=self._weight(inputs, old),
         )
         values, kl = surrogate.loss, torch.zeros_like(surrogate.loss)
         if inputs.reference is not None:
             kl = k3_divergence(current * mask, inputs.reference * mask)
             values = values + config.beta * kl
+        if config.entropy_weight:
+            values = values - config.entropy_weight * scores.entropy * mask
         if config.aggregation == "token_mean":
             loss = token_sum(values, mask, tokens=inputs.mini_batch_tokens)
         else:
             loss = sequence_sum(values, mask, samples=inputs.mini_batch_samples)
-        self._record(inputs, loss, scores.entropy, surrogate.is_low | surrogate.is_high | surrogate.is_dual, kl)
+        self._record(inputs, loss, surrogate, entropy=scores.entropy, kl=kl)
         return loss
 
-    def _record(self, inputs: MicroBatch, loss: Tensor, entropy: Tensor, is_clipped: Tensor, kl: Tensor) -> None:
+    def _weight(self, inputs: MicroBatch, old: Tensor) -> Tensor:
+        """What multiplies the surrogate: the task's importance and, where asked for, the engine correction."""
+        weight = inputs.importance[:, None]
+        if inputs.sampled is None or self._rl.engine_correction_cap is None:
+            return weight
+        mask = inputs.tokens.completion_mask
+        return weight * engine_correction(old * mask, inputs.sampled * mask, cap=self._rl.engine_correction_cap)
+
+    def _record(self, inputs: MicroBatch, loss: Tensor, surrogate: Surrogate, *, entropy: Tensor, kl: Tensor) -> None:
         value = loss.item()
         if not math.isfinite(value):
             raise NonFiniteTraining(
@@ -172,12 +186,16 @@ class HarnessGrpoTrainer(GRPOTrainer):  # type: ignore[misc]
             )
         mask = inputs.tokens.completion_mask
         self._tally.add(
-            update=inputs.update,
-            loss=value,
+            inputs.update,
+            value,
+            positions=inputs.positions,
+            padded=inputs.padded,
             tokens=float(mask.sum()),
-            entropy=float((entropy * mask).sum()),
-            clipped=float((is_clipped * mask).sum()),
+            entropy=float((entropy.detach() * mask).sum()),
             kl=float((kl.detach() * mask).sum()),
+            low=float((surrogate.is_low * mask).sum()),
+            high=float((surrogate.is_high * mask).sum()),
+            dual=float((surrogate.is_dual * mask).sum()),
         )
 
     def _clip_grad_norm(self, model: Any) -> Any:
@@ -202,9 +220,11 @@ class HarnessGrpoTrainer(GRPOTrainer):  # type: ignore[misc]
             )
         metrics = self._tally.metrics(
             self._batch,
+            tolerance=self._rl.dynamic_sampling.tolerance,
             learning_rate=learning_rate,
             rollout_s=self._rollout_s,
             update_s=time.monotonic() - self._started,
+            peak_memory_mb=self._memory.peak_mb(),
         )
         self._hooks.on_step(self._batch, metrics)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -13,7 +14,7 @@ from harness.records import Scored
 from policy import advantage
 from policy.config import RlConfig
 from policy.likelihood import TokenBatch, token_batch
-from policy.rollout_record import RolloutBatch, RolloutGroup
+from policy.rollout_record import RolloutAttempt, RolloutBatch, RolloutGroup
 
 
 @dataclass(frozen=True)
@@ -23,12 +24,21 @@ class MicroBatch:
     update: int
     """Which update of the rollout step it belongs to, from 0."""
     tokens: TokenBatch
+    """Only tokens that the policy sampled in attempts of the loss are marked in its completion mask."""
     advantages: Tensor
     """(samples,); 0 for an attempt without a score, whose tokens are masked too."""
+    importance: Tensor
+    """(samples,) weight of the clipped surrogate alone."""
     mini_batch_tokens: float
-    """Scored tokens of the whole update."""
+    """Marked tokens of the whole update; 1 where there is none."""
     mini_batch_samples: float
-    """Scored samples of the whole update."""
+    """Samples with a marked token in the whole update; 1 where there is none."""
+    positions: int
+    """Of the forward pass, padding included."""
+    padded: int
+    """Positions that hold padding."""
+    sampled: Tensor | None = None
+    """(samples, tokens) the engine's log-probabilities; None where the loss does not correct for the engine."""
     old: Tensor | None = None
     """Log-probabilities at sampling time; None takes the current ones, which are equal before any update."""
     reference: Tensor | None = None
@@ -43,8 +53,17 @@ class MicroBatch:
 class _Sample:
     prompt: tuple[int, ...]
     completion: tuple[int, ...]
+    """Empty where the attempt is out of the loss."""
+    mask: tuple[int, ...]
+    """Per token of ``completion``: 1 where the policy sampled it."""
     advantage: float
-    is_scored: bool
+    importance: float
+    log_probabilities: tuple[float, ...]
+
+
+def is_in_loss(attempt: RolloutAttempt, config: RlConfig) -> bool:
+    """Whether an attempt's tokens are trained on: it has a score and, where those are masked, was not cut short."""
+    return attempt.is_scored and not (config.mask_truncated and attempt.is_truncated)
 
 
 def group_advantages(groups: tuple[RolloutGroup, ...], config: RlConfig) -> list[list[float]]:
@@ -83,26 +102,70 @@ def micro_batches(batch: RolloutBatch, config: RlConfig, *, pad_token_id: int, d
     for update in range(config.updates_per_rollout_step):
         part = slice(update * per_update, (update + 1) * per_update)
         samples = [
-            _Sample(group.prompt_token_ids, attempt.token_ids, value, isinstance(attempt.verdict, Scored))
+            _sample(group, attempt, value, config)
             for group, row in zip(groups[part], values[part], strict=True)
             for attempt, value in zip(group.attempts, row, strict=True)
         ]
-        made += _cut(update, samples, config.micro_batch_size or len(samples), pad_token_id, device)
+        made += _cut(update, samples, config, pad_token_id, device)
     return made
 
 
-def _cut(update: int, samples: list[_Sample], size: int, pad_token_id: int, device: Any) -> list[MicroBatch]:
-    tokens = float(sum(len(sample.completion) for sample in samples if sample.is_scored))
-    scored = float(sum(sample.is_scored for sample in samples))
+def _sample(group: RolloutGroup, attempt: RolloutAttempt, value: float, config: RlConfig) -> _Sample:
+    ids = attempt.token_ids if is_in_loss(attempt, config) else ()
+    mask = attempt.token_mask or (1,) * len(attempt.token_ids)
+    return _Sample(
+        prompt=group.prompt_token_ids,
+        completion=ids,
+        mask=mask[: len(ids)],
+        advantage=value,
+        importance=group.importance,
+        log_probabilities=attempt.log_probabilities[: len(ids)],
+    )
+
+
+def _cut(update: int, samples: list[_Sample], config: RlConfig, pad_token_id: int, device: Any) -> list[MicroBatch]:
+    tokens = float(max(1, sum(sum(sample.mask) for sample in samples)))
+    counted = float(max(1, sum(any(sample.mask) for sample in samples)))
+    size = config.micro_batch_size or len(samples)
     made = []
     for start in range(0, len(samples), size):
         part = samples[start : start + size]
         padded = token_batch(
             [sample.prompt for sample in part],
-            [sample.completion if sample.is_scored else () for sample in part],
+            [sample.completion for sample in part],
             pad_token_id=pad_token_id,
             device=device,
         )
-        values = torch.tensor([sample.advantage for sample in part], dtype=torch.float32, device=device)
-        made.append(MicroBatch(update, padded, values, tokens, scored))
+        completion_mask = _rows([sample.mask for sample in part], like=padded.completion_mask)
+        is_corrected = config.engine_correction_cap is not None
+        likelihoods = [sample.log_probabilities for sample in part]
+        total, empty = _padding(padded, part)
+        made.append(
+            MicroBatch(
+                update=update,
+                tokens=replace(padded, completion_mask=completion_mask),
+                advantages=torch.tensor([sample.advantage for sample in part], dtype=torch.float32, device=device),
+                importance=torch.tensor([sample.importance for sample in part], dtype=torch.float32, device=device),
+                mini_batch_tokens=tokens,
+                mini_batch_samples=counted,
+                positions=total,
+                padded=empty,
+                sampled=_rows(likelihoods, like=completion_mask.float()) if is_corrected else None,
+            )
+        )
     return made
+
+
+def _rows(rows: Sequence[Sequence[float]], *, like: Tensor) -> Tensor:
+    """Rows of numbers, 0 after each row's end, in the shape and type of ``like``."""
+    made = torch.zeros_like(like)
+    for index, row in enumerate(rows):
+        made[index, : len(row)] = torch.tensor(row, dtype=like.dtype, device=like.device)
+    return made
+
+
+def _padding(tokens: TokenBatch, samples: Sequence[_Sample]) -> tuple[int, int]:
+    """Positions of a forward pass over shared prompts, and how many of them are padding."""
+    total = tokens.prefix.numel() + tokens.suffix.numel() + tokens.completion.numel()
+    real = tokens.prefix.numel() + int(tokens.suffix_mask.sum()) + sum(len(sample.completion) for sample in samples)
+    return total, total - real

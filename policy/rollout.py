@@ -16,15 +16,17 @@ from harness.model import Harness
 from harness.protocols import Prompt, RolloutEngine, WorkLedger
 from harness.records import Generation, Sampling, Scored, Task, Unscored, content_id
 from harness.render import render
-from policy.advantage import is_all_equal
+from policy.advantage import is_all_equal, overlong_penalty
 from policy.config import RlConfig
-from policy.errors import NonFiniteTraining, TooManyUnscored
-from policy.rollout_record import GroupFate, RolloutAttempt, RolloutBatch, RolloutGroup
-from policy.task_stream import TaskStream, derive_seed
+from policy.errors import NonFiniteTraining, TooManyUnscored, TrainingError
+from policy.rollout_record import GroupFate, RolloutAttempt, RolloutBatch, RolloutGroup, sampled_count
+from policy.task_stream import Draw, TaskOrder, derive_seed
 
 Score = Callable[[Task, Generation], Scored | Unscored]
 """Turns one attempt into a verdict; an infrastructure failure is Unscored, never a 0."""
 
+OVERLONG_PART = "overlong"
+"""Name of the length penalty among a verdict's parts."""
 SCORE_TRIES = 2
 MIN_SIGNAL_RATE = 0.25
 """Replacement draws assume that at least this share of groups carries signal."""
@@ -36,7 +38,7 @@ class Collector:
 
     engine: RolloutEngine
     harness: Harness
-    stream: TaskStream
+    stream: TaskOrder
     config: RlConfig
     score: Score
     seed: int
@@ -64,6 +66,9 @@ class Collector:
             "dynamic_sampling": config.dynamic_sampling.model_dump(mode="json"),
             "max_unscored_share": config.max_unscored_share,
             "threads": config.threads,
+            "order": self.stream.fingerprint,
+            "overlong": config.overlong.model_dump(mode="json") if config.overlong else None,
+            "keeps_log_probabilities": config.engine_correction_cap is not None,
         }
         return content_id(inputs, prefix="rollouts", length=32)
 
@@ -115,25 +120,30 @@ class Collector:
             stop=self._stop_reason(step, groups, missing) if missing > 0 else "",
         )
 
-    def _draw(self, position: int, count: int, seen: set[str]) -> tuple[list[tuple[int, Task]], int]:
-        """Next ``count`` tasks not yet seen in this step, with their positions, and the position after them."""
-        drawn: list[tuple[int, Task]] = []
-        while len(drawn) < count and len(seen) < len(self.stream):
-            task = self.stream.at(position)
-            if task.task_id not in seen:
-                seen.add(task.task_id)
-                drawn.append((position, task))
+    def _draw(self, position: int, count: int, seen: set[str]) -> tuple[list[tuple[int, Draw]], int]:
+        """Next ``count`` tasks with their positions, and the position after them.
+
+        A task seen in this step is passed over, except where the order draws with replacement: there passing over
+        would change the probabilities that its importance weights answer to.
+        """
+        drawn: list[tuple[int, Draw]] = []
+        repeats = self.stream.is_with_replacement
+        while len(drawn) < count and (repeats or len(seen) < len(self.stream)):
+            draw = self.stream.at(position)
+            if repeats or draw.task.task_id not in seen:
+                seen.add(draw.task.task_id)
+                drawn.append((position, draw))
             position += 1
         return drawn, position
 
-    def _attempt(self, step: int, drawn: list[tuple[int, Task]], draw: int, missing: int) -> list[RolloutGroup]:
+    def _attempt(self, step: int, drawn: list[tuple[int, Draw]], number: int, missing: int) -> list[RolloutGroup]:
         config = self.config
         prompts = [
             Prompt(
-                messages=render(self.harness, task.inputs, task.images),
+                messages=render(self.harness, draw.task.inputs, draw.task.images),
                 seed=derive_seed("attempt", self.seed, position, index),
             )
-            for position, task in drawn
+            for position, draw in drawn
             for index in range(config.group_size)
         ]
         sampling = Sampling(
@@ -144,9 +154,9 @@ class Collector:
         )
         generations = self.engine.generate(prompts, sampling)
         groups = []
-        for number, (position, task) in enumerate(drawn):
-            rows = slice(number * config.group_size, (number + 1) * config.group_size)
-            group = self._group(task, position, draw, prompts[rows], generations[rows])
+        for row, (position, draw) in enumerate(drawn):
+            rows = slice(row * config.group_size, (row + 1) * config.group_size)
+            group = self._group(draw, position, number, prompts[rows], generations[rows])
             if group.fate == "trained":
                 missing -= 1
                 if missing < 0:
@@ -155,7 +165,7 @@ class Collector:
         return groups
 
     def _group(
-        self, task: Task, position: int, draw: int, prompts: Sequence[Prompt], generations: Sequence[Generation]
+        self, draw: Draw, position: int, number: int, prompts: Sequence[Prompt], generations: Sequence[Generation]
     ) -> RolloutGroup:
         attempts = tuple(
             RolloutAttempt(
@@ -163,21 +173,37 @@ class Collector:
                 finish_reason=generation.finish_reason,
                 token_ids=generation.token_ids,
                 seed=prompt.seed,
-                verdict=self._verdict(task, generation),
+                verdict=self._verdict(draw.task, generation),
+                token_mask=() if all(generation.token_mask) else generation.token_mask,
+                log_probabilities=self._kept_log_probabilities(generation),
+                policy_id=generation.policy_id,
             )
             for prompt, generation in zip(prompts, generations, strict=True)
         )
         rewards = [attempt.verdict.reward for attempt in attempts if isinstance(attempt.verdict, Scored)]
         prompt_ids = next((generation.prompt_token_ids for generation in generations if not generation.error), ())
         return RolloutGroup(
-            task_id=task.task_id,
+            task_id=draw.task.task_id,
             position=position,
-            draw=draw,
+            draw=number,
             prompt_token_ids=prompt_ids,
             attempts=attempts,
             fate=self._fate(rewards),
-            images=task.images,
+            images=draw.task.images,
+            importance=draw.importance,
         )
+
+    def _kept_log_probabilities(self, generation: Generation) -> tuple[float, ...]:
+        """The engine's own, where the loss needs them; a record of rollouts is smaller without."""
+        if self.config.engine_correction_cap is None or generation.error:
+            return ()
+        found, wanted = len(generation.log_probabilities), len(generation.token_ids)
+        if found != wanted:
+            raise TrainingError(
+                f"engine_correction_cap={self.config.engine_correction_cap} needs the engine's log-probability of "
+                f"every token; got {found} for {wanted} tokens; set it to null, or use an engine that gives them"
+            )
+        return generation.log_probabilities
 
     def _fate(self, rewards: list[float]) -> GroupFate:
         dynamic = self.config.dynamic_sampling
@@ -186,19 +212,48 @@ class Collector:
         return "no_signal" if dynamic.enabled and is_all_equal(rewards, dynamic.tolerance) else "trained"
 
     def _verdict(self, task: Task, generation: Generation) -> Scored | Unscored:
-        if generation.finish_reason == "error":
-            return Unscored(boundary="engine", error=generation.error)
+        fault = self._engine_fault(generation)
+        if fault:
+            return Unscored(boundary="engine", error=fault)
         verdict = self.score(task, generation)
         for _ in range(SCORE_TRIES - 1):
             if isinstance(verdict, Scored):
                 break
             verdict = self.score(task, generation)
-        if isinstance(verdict, Scored) and not all(map(math.isfinite, (verdict.reward, *verdict.parts.values()))):
+        if not isinstance(verdict, Scored):
+            return verdict
+        if not all(map(math.isfinite, (verdict.reward, *verdict.parts.values()))):
             raise NonFiniteTraining(
                 f"the verifier gave task {task.task_id} reward {verdict.reward} and parts {verdict.parts}; expected "
                 "finite numbers; correct the suite's verify, or return Unscored where it cannot judge"
             )
-        return verdict
+        return self._shaped(verdict, sampled_count(generation.token_ids, generation.token_mask))
+
+    def _engine_fault(self, generation: Generation) -> str:
+        """Why a generation cannot be trained on, or nothing."""
+        if generation.finish_reason == "error":
+            return generation.error
+        if generation.token_mask and len(generation.token_mask) != len(generation.token_ids):
+            return f"token_mask has {len(generation.token_mask)} entries for {len(generation.token_ids)} tokens"
+        if generation.policy_id and generation.policy_id != self.engine.policy_id:
+            return f"weights {generation.policy_id} answered, expected {self.engine.policy_id}"
+        return ""
+
+    def _shaped(self, verdict: Scored, length: int) -> Scored:
+        """The final reward: the suite's, and the penalty on length where it is asked for."""
+        overlong = self.config.overlong
+        if overlong is None:
+            return verdict
+        if OVERLONG_PART in verdict.parts:
+            raise TrainingError(
+                f"the suite's reward has a part {OVERLONG_PART!r} of its own and the setting `overlong` would add another; "
+                "set it to null, or take the part out of the suite's verdict"
+            )
+        penalty = overlong_penalty(
+            length, max_tokens=self.config.max_tokens, buffer=overlong.buffer, scale=overlong.scale
+        )
+        parts = {**verdict.parts, OVERLONG_PART: penalty}
+        return verdict.model_copy(update={"parts": parts, "reward": verdict.reward + penalty})
 
     def _next_draw(self, groups: list[RolloutGroup], missing: int) -> int:
         """Groups to draw next: what is missing over the rate of signal so far, within one decoding batch."""

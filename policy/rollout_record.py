@@ -11,6 +11,11 @@ from harness.records import FinishReason, ImageFile, Record, Scored, Trace, Usag
 GroupFate = Literal["trained", "no_signal", "unscored", "surplus"]
 
 
+def sampled_count(token_ids: tuple[int, ...], token_mask: tuple[int, ...]) -> int:
+    """Tokens of a completion that the policy sampled; an empty mask means all."""
+    return sum(token_mask) if token_mask else len(token_ids)
+
+
 class RolloutAttempt(Record):
     """One rollout: the sampled ids, the only ids training may use, and the verdict."""
 
@@ -19,6 +24,28 @@ class RolloutAttempt(Record):
     token_ids: tuple[int, ...]
     seed: int
     verdict: Verdict
+    """With every named part of the reward."""
+    token_mask: tuple[int, ...] = ()
+    """Per token: 1 where the policy sampled it, 0 where a tool wrote it; empty means all were sampled."""
+    log_probabilities: tuple[float, ...] = ()
+    """Per token, as the engine gave them; kept only where the loss corrects for the engine."""
+    policy_id: str = ""
+    """Weights that answered, as the engine knows them; empty where it cannot know."""
+
+    @property
+    def is_scored(self) -> bool:
+        """Whether it has a reward; without one it is in no baseline and no loss."""
+        return isinstance(self.verdict, Scored)
+
+    @property
+    def is_truncated(self) -> bool:
+        """Whether it ran into the token limit."""
+        return self.finish_reason == "length"
+
+    @property
+    def sampled_count(self) -> int:
+        """Tokens that the policy itself sampled."""
+        return sampled_count(self.token_ids, self.token_mask)
 
 
 class RolloutGroup(Record):
@@ -34,11 +61,18 @@ class RolloutGroup(Record):
     fate: GroupFate
     images: tuple[ImageFile, ...] = ()
     """Shown in the prompt; the loss processes them again, the record keeps no pixels."""
+    importance: float = 1.0
+    """Of the task's draw; multiplies the clipped surrogate of its attempts."""
 
     @property
     def scored(self) -> tuple[Scored, ...]:
         """Verdicts of the scored attempts."""
         return tuple(attempt.verdict for attempt in self.attempts if isinstance(attempt.verdict, Scored))
+
+    @property
+    def sampled_tokens(self) -> int:
+        """Tokens sampled for all its attempts."""
+        return sum(attempt.sampled_count for attempt in self.attempts)
 
     @property
     def unscored_count(self) -> int:
@@ -84,7 +118,7 @@ class RolloutBatch(Record):
             "replicate": index,
             "seed": attempt.seed,
         }
-        tokens = len(attempt.token_ids)
+        tokens = attempt.sampled_count
         return Trace(
             trace_id=content_id(identity, prefix="trace"),
             task_id=group.task_id,

@@ -37,7 +37,6 @@ from policy.rollout_engine import RolloutSource
 from policy.rollout_record import RolloutBatch
 from policy.schedule import rl_schedule
 from policy.step_metric import StepMetrics
-from policy.task_stream import TaskStream
 from policy.training_state import TrainingState, open_engine, open_state, reference_model
 
 
@@ -126,7 +125,7 @@ class GrpoBlockTrainer:
         collector = Collector(
             engine=source.engine,
             harness=request.harness,
-            stream=TaskStream(request.tasks, request.seed),
+            stream=request.task_order,
             config=request.config,
             score=suite_score(request.suite),
             seed=request.seed,
