@@ -72,14 +72,29 @@ class BlockRecord(Record):
     stop: str = ""
 
 
+MERGED_MANIFEST = "merged.json"
+"""Of a policy folder that :mod:`policy.merge` wrote; the folder is named after its weights."""
+
+
+def policy_identity(policy: AnyPolicyConfig) -> dict[str, JsonValue]:
+    """What of a policy decides the weights that training gives.
+
+    A merged policy is known by its content id, wherever its folder stands.
+    """
+    chosen: dict[str, JsonValue] = policy.model_dump(mode="json", exclude={"executor", "telemetry"})
+    if policy.type == "hf" and (Path(policy.model) / MERGED_MANIFEST).is_file():
+        chosen["model"] = Path(policy.model).name
+    processes = policy.executor.num_processes if policy.executor.type == "accelerate" else None
+    return {"policy": chosen, **({"processes": processes} if processes else {})}
+
+
 def block_identity(policy: AnyPolicyConfig, request: BlockRequest) -> dict[str, JsonValue]:
     """What every rollout batch of a block shares with the block's own key."""
     pool: list[JsonValue] = [task.task_id for task in request.tasks]
     return {
         "suite": request.suite.fingerprint,
         "pool": content_id(pool, prefix="pool"),
-        "policy": policy.model_dump(mode="json", exclude={"executor", "telemetry"}),
-        **({"processes": policy.executor.num_processes} if policy.executor.type == "accelerate" else {}),
+        **policy_identity(policy),
     }
 
 

@@ -166,7 +166,7 @@ class SftConfig(Record):
     batch_size: int = Field(default=8, ge=1)
     """Samples of one update."""
     micro_batch_size: int = Field(default=0, ge=0)
-    """Samples per forward pass; 0 takes a whole batch. Smaller saves memory and costs time."""
+    """Records per forward pass of one process; 0 takes a whole batch. Smaller saves memory and costs time."""
     learning_rate: float = Field(default=5e-6, gt=0)
     """Peak step size of AdamW."""
     schedule: Literal["cosine", "linear", "constant"] = "cosine"
@@ -180,7 +180,10 @@ class SftConfig(Record):
     max_tokens: int = Field(default=24576, ge=2)
     """Longest prompt and completion together; a longer record is an error that names it, never cut."""
     packing: bool = False
-    """Put several short records into one row; each attends only to itself."""
+    """Put several short records into one row; each attends only to itself, which is tried out on the policy before
+    training: one that cannot keep them apart is refused."""
+    checkpoint_every: int = Field(default=20, ge=0)
+    """Updates between checkpoints inside the stage; 0 keeps none. An interrupted stage starts again from the last."""
     seed: int | None = 42
     """Of the order of records and of dropout; null takes the run's seed."""
     threads: int = Field(default=1, ge=1)

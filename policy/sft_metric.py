@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from harness.records import Record
 
 
@@ -28,34 +30,51 @@ class SftStepMetrics(Record):
 
 
 class SftTally:
-    """Sums over the micro-batches of one update."""
+    """Sums over the micro-batches of one update, as far as this process makes them."""
 
     def __init__(self) -> None:
         """Start at zero."""
         self.loss = 0.0
+        self.loss_tokens = 0
         self.tokens = 0
         self.cells = 0
         self.grad_norm = 0.0
 
-    def add(self, *, loss: float, tokens: int, cells: int) -> None:
+    def add(self, *, loss: float, loss_tokens: int, tokens: int, cells: int) -> None:
         """Add one micro-batch: its part of the update's loss, its tokens and its cells."""
         self.loss += loss
+        self.loss_tokens += loss_tokens
         self.tokens += tokens
         self.cells += cells
 
     def metrics(
-        self, *, step: int, records: int, loss_tokens: int, learning_rate: float, update_s: float
+        self,
+        *,
+        step: int,
+        records: int,
+        learning_rate: float,
+        update_s: float,
+        gather: Callable[[list[float]], list[float]],
     ) -> SftStepMetrics:
-        """The record of an update that has been made."""
+        """The record of an update that has been made.
+
+        Args:
+            step: number of the update in its stage.
+            records: of the whole update.
+            learning_rate: of the update.
+            update_s: seconds it took.
+            gather: sums numbers over all processes.
+        """
+        loss, loss_tokens, tokens, cells = gather([self.loss, self.loss_tokens, self.tokens, self.cells])
         return SftStepMetrics(
             step=step,
-            loss=self.loss,
+            loss=loss,
             records=records,
-            loss_tokens=loss_tokens,
-            tokens=self.tokens,
-            padding_share=1 - self.tokens / self.cells,
+            loss_tokens=int(loss_tokens),
+            tokens=int(tokens),
+            padding_share=1 - tokens / cells,
             learning_rate=learning_rate,
             grad_norm=self.grad_norm,
             update_s=update_s,
-            tokens_per_s=self.tokens / update_s if update_s > 0 else 0.0,
+            tokens_per_s=tokens / update_s if update_s > 0 else 0.0,
         )
