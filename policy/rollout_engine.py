@@ -10,6 +10,7 @@ from harness.protocols import RolloutEngine
 from policy.adapter_file import export_adapter
 from policy.config import AnyPolicyConfig
 from policy.engine import TransformersEngine, stop_token_ids
+from policy.load import load_vision
 from policy.vllm_colocated import VllmColocatedEngine
 from policy.vllm_server import Speech, VllmServerEngine
 
@@ -97,7 +98,7 @@ def evaluation_engine(
 
 def transformers_engine(policy: AnyPolicyConfig, model: Any, tokenizer: Any, policy_id: str) -> TransformersEngine:
     """The engine over a model in this process, with the policy's batch size."""
-    return TransformersEngine(model, tokenizer, policy_id, policy.batch_size)
+    return TransformersEngine(model, tokenizer, policy_id, policy.batch_size, vision=load_vision(policy, tokenizer))
 
 
 def speech_of(model: Any, tokenizer: Any) -> Speech:

@@ -23,11 +23,12 @@ from policy.checkpoint import (
 )
 from policy.config import AnyPolicyConfig, HfPolicyConfig
 from policy.errors import CheckpointError
-from policy.load import LoadedPolicy, load_policy, policy_source
+from policy.load import LoadedPolicy, load_policy, load_vision, policy_source
 from policy.rollout_engine import evaluation_engine
 from policy.schedule import Schedule
 from policy.task_stream import derive_seed
-from policy.weights import all_weights_id, attach_lora, put_weights, trained_parameters, weights_id
+from policy.vision import VisionReader
+from policy.weights import all_weights_id, attach_lora, freeze_vision, put_weights, trained_parameters, weights_id
 
 
 class OptimizerSettings(Protocol):
@@ -58,6 +59,8 @@ class TrainingState:
     progress: Progress
     rng: dict[str, Any] | None
     """Generator states to go on from; None when training starts."""
+    vision: VisionReader | None = None
+    """What turns task images into the policy's inputs; None where it sees text alone."""
 
     @property
     def parameters(self) -> dict[str, torch.nn.Parameter]:
@@ -147,6 +150,7 @@ def open_state(
         stage=stage,
         progress=past.progress if past else Progress(),
         rng=past.rng if past else None,
+        vision=load_vision(policy, tokenizer),
     )
 
 
@@ -192,7 +196,11 @@ def open_engine(
 def load_base(policy: AnyPolicyConfig) -> LoadedPolicy:
     """The policy before any training, on the configured device in the configured number type."""
     return load_policy(
-        policy_source(policy), revision=_revision(policy), device=policy.device, dtype=training_dtype(policy)
+        policy_source(policy),
+        revision=_revision(policy),
+        device=policy.device,
+        dtype=training_dtype(policy),
+        sees=isinstance(policy, HfPolicyConfig) and policy.image is not None,
     )
 
 
@@ -233,6 +241,7 @@ def _model(policy: AnyPolicyConfig, saved: Checkpoint | None, *, seed: int) -> t
         raise CheckpointError(
             f"checkpoint of {saved.policy_id} has lora={saved.lora}; the config has lora={policy.lora}; make them equal"
         )
+    freeze_vision(model)
     if policy.lora:
         model = attach_lora(model, policy.lora, seed=derive_seed("adapters", seed) % 2**32)
     if saved is not None:
@@ -246,7 +255,7 @@ def _model(policy: AnyPolicyConfig, saved: Checkpoint | None, *, seed: int) -> t
 
 
 def _policy_id(policy: AnyPolicyConfig, model: Any, base_id: str) -> str:
-    return weights_id(trained_parameters(model), base_id=base_id if policy.lora else "")
+    return weights_id(trained_parameters(model), base_id=base_id) if policy.lora else all_weights_id(model)
 
 
 def _revision(policy: AnyPolicyConfig) -> str | None:
