@@ -10,11 +10,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from harness.records import Scored
+from harness.records import ImageFile, Scored
 from policy import advantage
 from policy.config import RlConfig
 from policy.likelihood import TokenBatch, token_batch
 from policy.rollout_record import RolloutAttempt, RolloutBatch, RolloutGroup
+from policy.vision import Viewer
 
 
 @dataclass(frozen=True)
@@ -59,6 +60,7 @@ class _Sample:
     advantage: float
     importance: float
     log_probabilities: tuple[float, ...]
+    images: tuple[ImageFile, ...] = ()
 
 
 def is_in_loss(attempt: RolloutAttempt, config: RlConfig) -> bool:
@@ -84,7 +86,9 @@ def _spread(group: RolloutGroup, values: np.ndarray[Any, Any]) -> list[float]:
     return [next(scored) if isinstance(attempt.verdict, Scored) else 0.0 for attempt in group.attempts]
 
 
-def micro_batches(batch: RolloutBatch, config: RlConfig, *, pad_token_id: int, device: Any = "cpu") -> list[MicroBatch]:
+def micro_batches(
+    batch: RolloutBatch, config: RlConfig, *, pad_token_id: int, device: Any = "cpu", viewer: Viewer | None = None
+) -> list[MicroBatch]:
     """Cut a full rollout batch into micro-batches in training order; whole groups stay in one update.
 
     Args:
@@ -92,6 +96,10 @@ def micro_batches(batch: RolloutBatch, config: RlConfig, *, pad_token_id: int, d
         config: of the block.
         pad_token_id: of the tokenizer.
         device: where the tensors go.
+        viewer: of a policy that sees; None shows no image.
+
+    Raises:
+        ImageError: an image is no longer the one that was sampled with.
     """
     groups = batch.trained
     if len(groups) != config.prompts_per_step:
@@ -106,7 +114,7 @@ def micro_batches(batch: RolloutBatch, config: RlConfig, *, pad_token_id: int, d
             for group, row in zip(groups[part], values[part], strict=True)
             for attempt, value in zip(group.attempts, row, strict=True)
         ]
-        made += _cut(update, samples, config, pad_token_id, device)
+        made += _cut(update, samples, config, pad_token_id, device, viewer)
     return made
 
 
@@ -120,10 +128,18 @@ def _sample(group: RolloutGroup, attempt: RolloutAttempt, value: float, config: 
         advantage=value,
         importance=group.importance,
         log_probabilities=attempt.log_probabilities[: len(ids)],
+        images=group.images,
     )
 
 
-def _cut(update: int, samples: list[_Sample], config: RlConfig, pad_token_id: int, device: Any) -> list[MicroBatch]:
+def _cut(
+    update: int,
+    samples: list[_Sample],
+    config: RlConfig,
+    pad_token_id: int,
+    device: Any,
+    viewer: Viewer | None,
+) -> list[MicroBatch]:
     tokens = float(max(1, sum(sum(sample.mask) for sample in samples)))
     counted = float(max(1, sum(any(sample.mask) for sample in samples)))
     size = config.micro_batch_size or len(samples)
@@ -135,6 +151,8 @@ def _cut(update: int, samples: list[_Sample], config: RlConfig, pad_token_id: in
             [sample.completion for sample in part],
             pad_token_id=pad_token_id,
             device=device,
+            images=[sample.images for sample in part],
+            viewer=viewer,
         )
         completion_mask = _rows([sample.mask for sample in part], like=padded.completion_mask)
         is_corrected = config.engine_correction_cap is not None

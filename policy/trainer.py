@@ -154,6 +154,7 @@ class GrpoBlockTrainer:
                 scheduler=state.scheduler(),
                 output_dir=folder,
                 seed=run.request.seed,
+                vision=state.vision,
             )
             try:
                 trainer.train()
