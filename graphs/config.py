@@ -8,10 +8,11 @@ from pydantic import Field, field_validator, model_validator
 
 from agents.llm.config import RolesConfig
 from evals.config import SuiteConfig
+from graphs.api_policy import refuse_rules
 from graphs.config_plan import PlanConfig
 from graphs.config_train import BlockPlan, EvaluationSampling, TrainConfig
 from harness.records import Record
-from policy.config import ApiPolicyConfig, PocketPolicyConfig, PolicyConfig, RlConfig
+from policy.config import ApiPolicyConfig, PocketPolicyConfig, RlConfig, RunPolicyConfig
 
 Condition = Literal["vace", "static", "harness-only", "rl-only", "sia", "whale"]
 """METHODS §1: the same nodes, other routers."""
@@ -126,8 +127,8 @@ class RunConfig(Record):
     """The graph and its settings."""
     suite: SuiteConfig
     """Tasks, verifier and seed harness."""
-    policy: PolicyConfig = PocketPolicyConfig()
-    """The weights that are trained."""
+    policy: RunPolicyConfig = PocketPolicyConfig()
+    """What answers the tasks; its weights are trained where the strategy trains."""
     roles: RolesConfig = RolesConfig()
     """Which model, or which rules, plays each role."""
     budget: BudgetConfig = BudgetConfig()
@@ -157,8 +158,19 @@ class RunConfig(Record):
                 f"budget.tasks.train={train} is smaller than {self.step_key}={needed}; "
                 "a rollout step needs that many different prompts"
             )
-        if isinstance(self.policy, ApiPolicyConfig) and self.strategy.type == "train":
-            raise ValueError("strategy.type=train trains weights; policy.type=api has none here, choose pocket or hf")
+        trains = self.strategy.type == "train" or self.strategy.trains
+        if isinstance(self.policy, ApiPolicyConfig):
+            if trains:
+                raise ValueError(
+                    f"strategy {self.strategy.title} trains weights, and policy.type=api has none here; choose pocket or "
+                    "hf, or set strategy.condition to static or harness-only"
+                )
+            refuse_rules(self.policy)
+        elif trains and self.policy.engine.type == "vllm_server" and self.policy.lora is None:
+            raise ValueError(
+                "policy.engine.type=vllm_server takes adapters while it runs, and policy.lora=null trains all weights; "
+                "set policy.lora, or sample with policy.engine.type transformers or vllm_colocated"
+            )
         return self
 
     @property

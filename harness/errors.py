@@ -22,3 +22,7 @@ class BoundaryError(Exception):
         """Name the boundary (model call, engine, trainer, store, judge, user code) and what failed."""
         super().__init__(f"{boundary}: {failed}")
         self.boundary: Boundary = boundary
+
+
+class SpendLimitReached(BoundaryError):  # noqa: N818 - the name says what happened
+    """A call was refused because it could pass a hard limit; more of the same calls would be refused as well."""

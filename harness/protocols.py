@@ -10,7 +10,7 @@ from typing import Any, Protocol, TypeVar
 
 from pydantic import JsonValue
 
-from harness.records import Generation, Message, Record, Sampling, Usage
+from harness.records import FinishReason, Generation, Message, Record, Sampling, Usage
 
 
 class Prompt(Record):
@@ -42,6 +42,8 @@ class ChatReply(Record):
     text: str
     model: str
     usage: Usage = Usage()
+    finish_reason: FinishReason = "stop"
+    """``length``: cut at the token limit."""
     latency_s: float = 0.0
     retries: int = 0
     faults: tuple[str, ...] = ()
@@ -51,8 +53,8 @@ class ChatReply(Record):
 class ChatModel(Protocol):
     """A language model behind one string."""
 
-    async def complete(self, messages: Sequence[Message], *, purpose: str) -> ChatReply:
-        """Answer one conversation; ``purpose`` goes to the ledger."""
+    async def complete(self, messages: Sequence[Message], *, purpose: str, replicate: int = 0) -> ChatReply:
+        """Answer one conversation; ``purpose`` and ``replicate`` keep equal calls apart in the ledger."""
         ...
 
 

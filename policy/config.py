@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
-from pydantic import Field
+from pydantic import Field, JsonValue, model_validator
 
 from harness.records import Record
 from policy.config_engine import AnyEngineConfig, EngineConfig, TransformersEngineConfig
@@ -104,11 +104,27 @@ class ApiPolicyConfig(Record):
     """Calls in flight."""
     timeout_s: float = Field(default=120.0, gt=0)
     """Longest wait for one answer."""
+    omit: tuple[Literal["temperature", "top_p", "seed"], ...] = ()
+    """Sampling parameters that this model refuses; they are not sent. ``top_p`` is sent only below 1."""
+    prompt_usd_per_million: float | None = Field(default=None, ge=0)
+    """US dollars per million prompt tokens; null asks LiteLLM's price table."""
+    completion_usd_per_million: float | None = Field(default=None, ge=0)
+    """US dollars per million completion tokens; set both prices or none."""
+    extra: dict[str, JsonValue] = Field(default_factory=dict)
+    """Further request parameters, passed on as they are, for example ``{"reasoning_effort": "low"}``."""
+
+    @model_validator(mode="after")
+    def _whole_price(self) -> Self:
+        if (self.prompt_usd_per_million is None) != (self.completion_usd_per_million is None):
+            raise ValueError("only one of prompt_usd_per_million and completion_usd_per_million is set; set both or none")
+        return self
 
 
 AnyPolicyConfig = PocketPolicyConfig | HfPolicyConfig
 """Policies whose weights are here, so that they can be trained."""
 PolicyConfig = Annotated[AnyPolicyConfig, Field(discriminator="type")]
+RunPolicyConfig = Annotated[AnyPolicyConfig | ApiPolicyConfig, Field(discriminator="type")]
+"""Policies that a run can start from; an API's is only ever prompted."""
 
 __all__ = [
     "AnyEngineConfig",
@@ -125,6 +141,7 @@ __all__ = [
     "PocketPolicyConfig",
     "PolicyConfig",
     "RlConfig",
+    "RunPolicyConfig",
     "SftConfig",
     "TelemetryConfig",
 ]

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import hashlib
 from typing import NamedTuple
 
 import numpy as np
 import torch
 
-from harness.protocols import Prompt
-from harness.records import Sampling
+from policy.row_key import row_key
+
+__all__ = ["Picked", "pick", "row_key", "row_uniforms"]
 
 
 class Picked(NamedTuple):
@@ -17,17 +17,6 @@ class Picked(NamedTuple):
 
     tokens: torch.Tensor
     log_probabilities: torch.Tensor
-
-
-def row_key(sampling: Sampling, prompt: Prompt) -> int:
-    """128-bit key of a row's random stream: both seeds and the last message, which names the task.
-
-    The rest of the prompt, the harness, is left out on purpose: two harnesses compared under the same
-    seeds then meet the same uniforms, which takes sampling noise out of their difference.
-    """
-    last = prompt.messages[-1].content if prompt.messages else ""
-    payload = f"{sampling.seed}\x1f{prompt.seed}\x1f{last}".encode()
-    return int.from_bytes(hashlib.sha256(payload).digest()[:16], "big")
 
 
 def row_uniforms(keys: list[int], count: int) -> torch.Tensor:

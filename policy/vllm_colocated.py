@@ -16,7 +16,7 @@ from harness.protocols import Prompt
 from harness.records import Generation, Sampling, Usage
 from policy.config_engine import VllmColocatedConfig
 from policy.errors import PolicyError
-from policy.sampler import row_key
+from policy.row_key import row_key
 from policy.vllm_server import SEED_BITS, Speech
 
 

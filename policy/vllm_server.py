@@ -21,7 +21,7 @@ from harness.protocols import Prompt
 from harness.records import Generation, Message, Sampling
 from policy.config_engine import VllmServerConfig
 from policy.errors import PolicyError
-from policy.sampler import row_key
+from policy.row_key import row_key
 from policy.vllm_replica import Dispatcher, Replica, ReplicaFault, RequestRefused, get, post
 from policy.vllm_wire import Dialect, Question
 

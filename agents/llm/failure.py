@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Literal
 
-from harness.errors import BoundaryError, UserError
+from harness.errors import BoundaryError, SpendLimitReached, UserError
 from harness.records import Record, Usage
 
 FaultKind = Literal[
@@ -75,7 +75,7 @@ class StructuredFailed(ModelCallFailed):
         self.usages: tuple[Usage, ...] = tuple(usages)
 
 
-class BudgetExhausted(BoundaryError):  # noqa: N818 - the name says what happened
+class BudgetExhausted(SpendLimitReached):  # noqa: N818 - the name says what happened
     """A call was refused before it was sent, because it could pass a hard limit."""
 
     def __init__(self, owner: str, unit: str, *, spent: float, wanted: float, limit: float) -> None:

@@ -15,8 +15,6 @@ from harness.records import FinishReason, Record, Usage
 class ModelReply(ChatReply):
     """A reply with what the structured ladder and the accounts need beside the text."""
 
-    finish_reason: FinishReason = "stop"
-    """``length``: cut at max_tokens."""
     fault_details: tuple[Fault, ...] = ()
     """What ``faults`` names, with the provider's words."""
     refusal: str = ""
