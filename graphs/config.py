@@ -162,8 +162,8 @@ class RunConfig(Record):
         if isinstance(self.policy, ApiPolicyConfig):
             if trains:
                 raise ValueError(
-                    f"strategy {self.strategy.title} trains weights, and policy.type=api has none here; choose pocket or "
-                    "hf, or set strategy.condition to static or harness-only"
+                    f"strategy {self.strategy.title} trains weights, and policy.type=api has none here; choose pocket "
+                    "or hf, or set strategy.condition to static or harness-only"
                 )
             refuse_rules(self.policy)
         elif trains and self.policy.engine.type == "vllm_server" and self.policy.lora is None:

@@ -116,7 +116,7 @@ class ApiPolicyConfig(Record):
     @model_validator(mode="after")
     def _whole_price(self) -> Self:
         if (self.prompt_usd_per_million is None) != (self.completion_usd_per_million is None):
-            raise ValueError("only one of prompt_usd_per_million and completion_usd_per_million is set; set both or none")
+            raise ValueError("set both of prompt_usd_per_million and completion_usd_per_million, or none of them")
         return self
 
 
