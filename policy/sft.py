@@ -19,7 +19,6 @@ from policy.checkpoint import Progress, read_manifest
 from policy.config import AnyPolicyConfig, SftConfig
 from policy.engine import stop_token_ids
 from policy.errors import TrainingError
-from policy.load import load_vision
 from policy.packing import check_packing
 from policy.schedule import sft_schedule, sft_updates
 from policy.sft_batch import RecordStream, SftMicroBatch, micro_batch
@@ -28,7 +27,7 @@ from policy.sft_record import SftRecord, sampled_token_ids, sft_records
 from policy.sft_tokens import SftTokens, check_lengths, encode_record
 from policy.sft_trainer import HarnessSftTrainer, SftHooks
 from policy.training_state import TrainingState, open_state
-from policy.vision import VisionReader, see
+from policy.vision import see
 
 
 class SftRequest(Record):
@@ -75,7 +74,6 @@ class _Stage:
     ledger: WorkLedger
     state: TrainingState
     stream: RecordStream
-    reader: VisionReader | None
     progress: Callable[[SftStepMetrics], None] | None
     steps: list[SftStepMetrics] = field(default_factory=list)
 
@@ -163,25 +161,14 @@ class SftBlockTrainer:
             stage="sft",
             is_new_stage=begun is None,
         )
-        reader = load_vision(self.policy, state.tokenizer)
-        records = self._encode(request, state, reader)
+        records = _encode(request, state)
         stream = RecordStream(records, request.config, request.stage_seed)
-        stage = _Stage(request, key, ledger, state, stream, reader, progress)
+        stage = _Stage(request, key, ledger, state, stream, progress)
         if begun:
             stage.steps = list(begun.steps)
         if request.config.packing:
             check_packing(state.model, records, row_limit=request.config.max_tokens, lay_out=stage_layout(stage))
         return stage
-
-    def _encode(self, request: SftRequest, state: TrainingState, reader: VisionReader | None) -> list[SftTokens]:
-        stops = stop_token_ids(state.model, state.tokenizer)
-        records = [
-            encode_record(state.tokenizer, record, stop_token_ids=stops, reader=reader) for record in request.records
-        ]
-        context = getattr(state.model.config.get_text_config(), "max_position_embeddings", None) or 2**31
-        check_lengths(records, limit=request.config.max_tokens, reason="sft.max_tokens")
-        check_lengths(records, limit=int(context), reason="the policy's context, max_position_embeddings")
-        return records
 
     def _train(self, stage: _Stage) -> None:
         config, state = stage.request.config, stage.state
@@ -279,6 +266,18 @@ def check_sft_request(request: SftRequest) -> None:
         raise TrainingError(f"records {twice[:3]} are given more than once; give every record an id of its own")
 
 
+def _encode(request: SftRequest, state: TrainingState) -> list[SftTokens]:
+    """All records as tokens, checked against the template and the limits before anything is trained."""
+    stops = stop_token_ids(state.model, state.tokenizer)
+    records = [
+        encode_record(state.tokenizer, record, stop_token_ids=stops, reader=state.vision) for record in request.records
+    ]
+    context = getattr(state.model.config.get_text_config(), "max_position_embeddings", None) or 2**31
+    check_lengths(records, limit=request.config.max_tokens, reason="sft.max_tokens")
+    check_lengths(records, limit=int(context), reason="the policy's context, max_position_embeddings")
+    return records
+
+
 def stage_layout(stage: _Stage) -> Callable[[list[SftTokens], int], SftMicroBatch]:
     """How the records of a forward pass become rows, images included."""
     config, state = stage.request.config, stage.state
@@ -290,7 +289,7 @@ def stage_layout(stage: _Stage) -> Callable[[list[SftTokens], int], SftMicroBatc
             update_tokens=update_tokens,
             pad_token_id=state.tokenizer.pad_token_id,
             row_limit=config.max_tokens if config.packing else None,
-            seen=see(stage.reader, state.model, prompts),
+            seen=see(state.vision, state.model, prompts),
         )
 
     return lay_out

@@ -73,10 +73,10 @@ def completion_mask(
 ) -> SftTokens:
     """Encode prompt and completion through the chat template and find the tokens of the completion.
 
-    The prompt, encoded as the engine encodes it (with the opening of the assistant's turn), must be a prefix of the
-    whole conversation in text and in tokens, and what follows must be the completion and an end token. A template
-    that writes anything between them, trims the completion, or whose tokens merge across the border is refused:
-    training would then teach tokens that the policy is never asked for.
+    The prompt, encoded as the engine encodes it (with the opening of the assistant's turn), must be a prefix of prompt
+    and completion, and these a prefix of the whole conversation, in text and in tokens; next must come an end token.
+    A template that writes anything between them, trims the completion, or whose tokens merge across a border is
+    refused: training would then teach tokens that the policy is never asked for.
 
     Args:
         tokenizer: of the policy, with its chat template.
@@ -85,7 +85,7 @@ def completion_mask(
         reader: of a policy that sees images; None shows it text alone.
 
     Returns:
-        Ids of the prompt and of the completion with its first end token; what a template writes after that token
+        Ids of the prompt and of the completion with its end token; what a template writes after that token
         (a line feed, say) is left out, since no engine samples it.
 
     Raises:
@@ -98,24 +98,25 @@ def completion_mask(
     opening = chat_text(tokenizer, messages)
     whole = chat_text(tokenizer, (*messages, answer), add_generation_prompt=False)
     _check_text(record, opening, whole)
-    prompt, ids = (_encode(tokenizer, text, messages, reader) for text in (opening, whole))
-    _check_prefix(tokenizer, record, prompt, ids)
-    rest, stops = ids[len(prompt) :], set(stop_token_ids)
-    end = next((index for index, token in enumerate(rest) if token in stops), None)
-    if end is None:
+    texts = (opening, opening + record.completion, whole)
+    prompt, answered, ids = (_encode(tokenizer, text, messages, reader) for text in texts)
+    _check_prefix(tokenizer, record, prompt, answered, "prompt")
+    _check_prefix(tokenizer, record, answered, ids, "prompt and completion")
+    stops, end = set(stop_token_ids), ids[len(answered) : len(answered) + 1]
+    if not stops & set(end):
         raise TemplateMismatch(
-            f"record {record.record_id}: the chat template ends the assistant's turn with "
-            f"{whole[len(opening) + len(record.completion) :]!r}, which holds none of the policy's end tokens "
-            f"{sorted(stops)}; the policy would never learn to stop; give the tokenizer the template of its model"
+            f"record {record.record_id}: after the completion the chat template writes "
+            f"{_spell(tokenizer, ids[len(answered) :][:_SHOWN_TOKENS])}, expected one of the policy's end tokens "
+            f"{_spell(tokenizer, sorted(stops))}; the policy would never learn to stop; use the template of its model"
         )
-    spelled = tokenizer.decode(rest[:end], skip_special_tokens=False)
-    if spelled != record.completion:
+    if stops & set(answered[len(prompt) :]):
         raise TemplateMismatch(
-            f"record {record.record_id}: the tokens before the end token spell {spelled[-60:]!r}, the completion ends "
-            f"with {record.completion[-60:]!r}; a completion must not hold an end token, and its text must survive "
-            "the tokenizer; correct or drop the record"
+            f"record {record.record_id}: its completion {record.completion[-60:]!r} holds an end token; an engine "
+            "would stop there; correct or drop the record"
         )
-    return SftTokens(record.record_id, tuple(prompt), tuple(rest[: end + 1]), prompt_images(messages))
+    return SftTokens(
+        record.record_id, tuple(prompt), tuple(ids[len(prompt) : len(answered) + 1]), prompt_images(messages)
+    )
 
 
 def check_lengths(records: Sequence[SftTokens], *, limit: int, reason: str) -> None:
@@ -167,16 +168,16 @@ def _check_text(record: SftRecord, opening: str, whole: str) -> None:
     )
 
 
-def _check_prefix(tokenizer: Any, record: SftRecord, prompt: list[int], ids: list[int]) -> None:
-    if ids[: len(prompt)] == prompt:
+def _check_prefix(tokenizer: Any, record: SftRecord, first: list[int], whole: list[int], name: str) -> None:
+    if whole[: len(first)] == first:
         return
-    place = next(index for index, token in enumerate(prompt) if index >= len(ids) or ids[index] != token)
+    place = next(index for index, token in enumerate(first) if index >= len(whole) or whole[index] != token)
     shown = slice(max(0, place - 2), place + _SHOWN_TOKENS - 2)
     raise TemplateMismatch(
-        f"record {record.record_id}: the prompt's {len(prompt)} tokens are no prefix of the conversation's; at token "
-        f"{place} the prompt has {_spell(tokenizer, prompt[shown])}, the conversation {_spell(tokenizer, ids[shown])}; "
-        "the completion's first characters merge with the prompt's last; end the template's assistant opening with a "
-        "special token or a line feed"
+        f"record {record.record_id}: the {len(first)} tokens of {name} are no prefix of what follows; at token {place} "
+        f"they are {_spell(tokenizer, first[shown])}, with the rest of the conversation "
+        f"{_spell(tokenizer, whole[shown])}: characters merge across the border, so the policy would be trained on "
+        "tokens it never meets; end the template's opening with a special token or a line feed"
     )
 
 
