@@ -38,7 +38,7 @@ from evals.suites.registry import build_suite
 from harness.records import Task
 from harness.render import render
 from policy.config import AnyPolicyConfig, DynamicSampling, HfPolicyConfig, PocketPolicyConfig, RlConfig
-from policy.grpo import trl_arguments
+from policy.trl_argument import trl_arguments
 from policy.load import load_policy, policy_source
 from policy.task_stream import TaskStream
 from policy.trainer import BlockRequest, GrpoBlockTrainer, StepMetrics

@@ -9,6 +9,7 @@ Source: METHODS §1 (RL) and §2, DAPO; differs: as listed in docs/design/decisi
 
 from __future__ import annotations
 
+import copy
 import math
 import os
 import time
@@ -23,7 +24,7 @@ from datasets import Dataset
 from torch import Tensor
 from torch.utils.data import DataLoader
 from transformers import PrinterCallback, TrainerCallback
-from trl import GRPOConfig, GRPOTrainer
+from trl import GRPOTrainer
 
 from policy.config import RlConfig
 from policy.errors import NonFiniteTraining, NoSignal
@@ -32,6 +33,9 @@ from policy.loss import Surrogate, clipped_surrogate, engine_correction, k3_dive
 from policy.mini_batch import MicroBatch, micro_batches
 from policy.rollout_record import RolloutBatch
 from policy.step_metric import PeakMemory, StepMetrics, UpdateTally
+from policy.telemetry import NO_TELEMETRY, Telemetry
+from policy.trl_argument import trl_arguments
+from policy.vision import Viewer, VisionReader
 from policy.weights import are_finite, trained_parameters
 
 
@@ -60,7 +64,11 @@ class HarnessGrpoTrainer(GRPOTrainer):  # type: ignore[misc]
         scheduler: of the learning rate, stepped once an update.
         output_dir: for files TRL may write; it writes none.
         seed: TRL seeds the global generators with it when it is built.
+        telemetry: trackers that get every rollout step's numbers.
+        vision: of a policy that sees; None shows no image.
     """
+
+    state: Any
 
     def __init__(
         self,
@@ -74,8 +82,11 @@ class HarnessGrpoTrainer(GRPOTrainer):  # type: ignore[misc]
         scheduler: torch.optim.lr_scheduler.LambdaLR,
         output_dir: str,
         seed: int,
+        telemetry: Telemetry = NO_TELEMETRY,
+        vision: VisionReader | None = None,
     ) -> None:
         self._rl = config
+        self._viewer = Viewer(vision, model) if vision is not None else None
         self._hooks = hooks
         self._micro: list[MicroBatch] = []
         self._batch: RolloutBatch | None = None
@@ -83,21 +94,24 @@ class HarnessGrpoTrainer(GRPOTrainer):  # type: ignore[misc]
         self._rollout_s = 0.0
         self._started = 0.0
         self._memory = PeakMemory(is_cuda=model.device.type == "cuda")
-        super().__init__(
-            model=model,
-            reward_funcs=_rewarded_when_sampled,
-            args=trl_arguments(
-                config,
-                rollout_steps=rollout_steps,
-                output_dir=output_dir,
-                seed=seed,
-                use_cpu=model.device.type == "cpu",
-            ),
-            train_dataset=Dataset.from_dict({"prompt": [""]}),
-            processing_class=tokenizer,
-            optimizers=(optimizer, scheduler),
-            callbacks=[_StepEnd(self)],
+        arguments = trl_arguments(
+            config,
+            rollout_steps=rollout_steps,
+            output_dir=output_dir,
+            seed=seed,
+            use_cpu=model.device.type == "cpu",
+            telemetry=telemetry,
         )
+        with telemetry.placed():
+            super().__init__(
+                model=model,
+                reward_funcs=_rewarded_when_sampled,
+                args=arguments,
+                train_dataset=Dataset.from_dict({"prompt": [""]}),
+                processing_class=tokenizer,
+                optimizers=(optimizer, scheduler),
+                callbacks=[_StepEnd(self)],
+            )
         self.remove_callback(PrinterCallback)  # the run reports its own progress; stdout may be JSON
 
     def get_train_dataloader(self) -> Any:
@@ -121,7 +135,13 @@ class HarnessGrpoTrainer(GRPOTrainer):  # type: ignore[misc]
         batch = self._hooks.collect()
         if batch.stop:
             raise NoSignal(batch.stop)
-        made = micro_batches(batch, self._rl, pad_token_id=self._tokenizer.pad_token_id, device=self.accelerator.device)
+        made = micro_batches(
+            batch,
+            self._rl,
+            pad_token_id=self._tokenizer.pad_token_id,
+            device=self.accelerator.device,
+            viewer=self._viewer,
+        )
         self._micro = [self._with_scores(micro) for micro in made]
         self._batch, self._tally = batch, UpdateTally()
         self._started = time.monotonic()
@@ -227,6 +247,19 @@ class HarnessGrpoTrainer(GRPOTrainer):  # type: ignore[misc]
             peak_memory_mb=self._memory.peak_mb(),
         )
         self._hooks.on_step(self._batch, metrics)
+        self._report(metrics)
+
+    def _report(self, metrics: StepMetrics) -> None:
+        """Hand a step's numbers to the trackers, under its absolute number: TRL's own counts this sitting's updates."""
+        if not self.args.report_to:
+            return
+        state = self.state
+        self.state = copy.copy(state)
+        self.state.global_step, self.state.epoch = metrics.step, None
+        try:
+            self.log(dict(metrics.curves))
+        finally:
+            self.state = state
 
 
 class _Placeholders(torch.utils.data.Dataset[int]):
@@ -250,36 +283,6 @@ class _StepEnd(TrainerCallback):  # type: ignore[misc]
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         self._trainer.finish_update(self._learning_rate)
-
-
-def trl_arguments(config: RlConfig, *, rollout_steps: int, output_dir: str, seed: int, use_cpu: bool) -> GRPOConfig:
-    """TRL's settings for a block; batch sizes are per update, and TRL logs, saves and draws nothing."""
-    samples = config.prompts_per_step * config.group_size // config.updates_per_rollout_step
-    micro = config.micro_batch_size or samples
-    accumulation = samples // micro
-    return GRPOConfig(
-        output_dir=output_dir,
-        per_device_train_batch_size=micro,
-        gradient_accumulation_steps=accumulation,
-        steps_per_generation=accumulation * config.updates_per_rollout_step,
-        num_generations=config.group_size,
-        max_steps=rollout_steps * config.updates_per_rollout_step,
-        max_completion_length=config.max_tokens,
-        temperature=config.temperature,
-        learning_rate=config.learning_rate,
-        max_grad_norm=config.max_grad_norm,
-        beta=0.0,
-        seed=seed % 2**32,
-        use_cpu=use_cpu,
-        bf16=False,
-        activation_checkpointing=False,
-        dataloader_pin_memory=False,
-        disable_tqdm=True,
-        logging_strategy="no",
-        save_strategy="no",
-        eval_strategy="no",
-        report_to="none",
-    )
 
 
 def _rewarded_when_sampled(**columns: Any) -> list[float]:

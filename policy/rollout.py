@@ -246,7 +246,7 @@ class Collector:
             return verdict
         if OVERLONG_PART in verdict.parts:
             raise TrainingError(
-                f"the suite's reward has a part {OVERLONG_PART!r} of its own and the setting `overlong` would add another; "
+                f"the suite's reward has a part {OVERLONG_PART!r} already and the setting `overlong` would add another; "
                 "set it to null, or take the part out of the suite's verdict"
             )
         penalty = overlong_penalty(

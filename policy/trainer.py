@@ -37,6 +37,7 @@ from policy.rollout_engine import RolloutSource
 from policy.rollout_record import RolloutBatch
 from policy.schedule import rl_schedule
 from policy.step_metric import StepMetrics
+from policy.telemetry import Telemetry, check_trackers
 from policy.training_state import TrainingState, open_engine, open_state, reference_model
 
 
@@ -61,7 +62,8 @@ class GrpoBlockTrainer:
     Args:
         policy: base model and, perhaps, adapters.
         home: checkpoints go to ``home/checkpoints/<checkpoint id>``; those inside a block that is still
-            running to ``home/blocks/<block key>``, which goes when the block ends.
+            running to ``home/blocks/<block key>``, which goes when the block ends; TensorBoard's files, where asked
+            for, to ``home/telemetry/<block key>``.
     """
 
     def __init__(self, policy: AnyPolicyConfig, home: Path) -> None:
@@ -92,9 +94,11 @@ class GrpoBlockTrainer:
             NoSignal: the first rollout step of the policy's life found no full batch of groups with signal. A later
                 block without signal ends with ``stop`` set and its parent's weights.
             CheckpointError: the parent is torn or belongs to another policy.
+            UserError: a tracker's package is not installed.
         """
         torch.set_num_threads(request.config.threads)
         check_request(request)
+        check_trackers(self.policy.telemetry.report_to)
         key = block_key(self.policy, request)
         finished = find_result(key, self.checkpoints, ledger)
         if finished is not None:
@@ -155,6 +159,7 @@ class GrpoBlockTrainer:
                 output_dir=folder,
                 seed=run.request.seed,
                 vision=state.vision,
+                telemetry=Telemetry(self.policy.telemetry.report_to, self._home / "telemetry" / run.key),
             )
             try:
                 trainer.train()

@@ -12,8 +12,9 @@ from trl import GRPOTrainer
 from harness.records import Scored, Unscored
 from policy.config import RlConfig
 from policy.errors import NonFiniteTraining, NoSignal
-from policy.grpo import HarnessGrpoTrainer, Hooks, trl_arguments
+from policy.grpo import HarnessGrpoTrainer, Hooks
 from policy.rollout_record import RolloutAttempt, RolloutBatch, RolloutGroup
+from policy.trl_argument import trl_arguments
 
 REWARDS = [[1.0, 0.0, 0.3, 0.3], [0.2, 0.9, 0.9, 0.0]]
 LENGTHS = [[5, 3, 4, 1], [2, 2, 6, 3]]

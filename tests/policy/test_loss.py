@@ -10,7 +10,6 @@ from tiny_policy import tiny_llama
 from trl import GRPOTrainer
 
 from policy.config import RlConfig
-from policy.grpo import trl_arguments
 from policy.loss import (
     clipped_surrogate,
     engine_correction,
@@ -21,6 +20,7 @@ from policy.loss import (
     token_mean,
     token_sum,
 )
+from policy.trl_argument import trl_arguments
 
 
 def surrogate(ratio: float, advantage: float, **options: float) -> tuple[float, str]:
