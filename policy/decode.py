@@ -82,7 +82,7 @@ class Decoder:
         Raises:
             PolicyError: the model's logits are not finite.
         """
-        state = self._prefill(batch, prefix, sampling.max_tokens)
+        state = self.prefill(batch, prefix, sampling.max_tokens)
         rows, limit = len(batch.row_prompts), sampling.max_tokens
         device = state.logits.device
         tokens = torch.full((rows, limit), self.pad_token_id, device=device)
@@ -94,7 +94,7 @@ class Decoder:
             picked = pick(
                 state.logits, uniforms[state.rows, step], temperature=sampling.temperature, top_p=sampling.top_p
             )
-            _check_finite(state.logits, picked.log_probabilities)
+            check_finite(state.logits, picked.log_probabilities)
             live = state.rows[state.is_live]
             tokens[live, step] = picked.tokens[state.is_live]
             log_probabilities[live, step] = picked.log_probabilities[state.is_live]
@@ -109,7 +109,8 @@ class Decoder:
             state.step(self, next_tokens)
         return Decoded(tokens, log_probabilities, lengths)
 
-    def _prefill(self, batch: Batch, prefix: RoomCache | None, max_tokens: int) -> _State:
+    def prefill(self, batch: Batch, prefix: RoomCache | None, max_tokens: int) -> DecodeState:
+        """Run the prompts of a batch and repeat them over its rows; nothing is sampled yet."""
         device = self.model.device
         count, width = len(batch.suffixes), max(len(suffix) for suffix in batch.suffixes)
         shared = prefix.get_seq_length() if prefix is not None else 0
@@ -133,7 +134,7 @@ class Decoder:
         images = batch.seen.arguments if batch.seen is not None else None
         logits = self.forward(tokens, mask[:, :end] if is_padded else None, own, cache, images)
         rows = torch.tensor(batch.row_prompts, device=device)
-        return _State(
+        return DecodeState(
             rows=torch.arange(len(rows), device=device),
             is_live=torch.ones(len(rows), dtype=torch.bool, device=device),
             logits=logits.index_select(0, rows),
@@ -144,7 +145,7 @@ class Decoder:
 
 
 @dataclass
-class _State:
+class DecodeState:
     """A batch between two tokens; row i of every field belongs to output row ``rows[i]``."""
 
     rows: torch.Tensor
@@ -177,7 +178,7 @@ def _take(cache: Any, rows: torch.Tensor, room: int) -> Any:
     return cache
 
 
-def _check_finite(logits: torch.Tensor, log_probabilities: torch.Tensor) -> None:
+def check_finite(logits: torch.Tensor, log_probabilities: torch.Tensor) -> None:
     """Masked logits may be -inf; a NaN anywhere reaches the largest logit and the log-probability."""
     if not bool(torch.isfinite(logits.max(dim=-1).values).all() & torch.isfinite(log_probabilities).all()):
         raise PolicyError("the model's logits are not finite; the weights are broken or the prompt overflows; stop")

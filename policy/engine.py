@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -27,7 +27,7 @@ MIN_SHARED_PREFIX_TOKENS = 8
 
 
 @dataclass(frozen=True)
-class _Request:
+class Request:
     """The rows of one call that can be answered, as distinct prompts and rows pointing to them."""
 
     prompts: Sequence[Prompt]
@@ -128,14 +128,27 @@ class TransformersEngine:
         for row, prompt in enumerate(request.row_prompts):
             length = len(request.token_ids[prompt])
             if prompt in request.faults:
-                results[row] = _failure(request.faults[prompt])
+                results[row] = failed_generation(request.faults[prompt])
             elif length > limit:
-                results[row] = _failure(f"prompt has {length} tokens, the limit is {limit}; shorten the harness")
+                said = f"prompt has {length} tokens, the limit is {limit}; shorten the harness"
+                results[row] = failed_generation(said)
             else:
                 rows.append(row)
         rows.sort(key=lambda row: (len(request.token_ids[request.row_prompts[row]]), request.row_prompts[row]))
         prefix = self._shared_prefix(request, rows)
         done = len(prompts) - len(rows)
+        for batch, answers in self._answer(request, rows, prefix, sampling):
+            for row, answer in zip(batch, answers, strict=True):
+                results[row] = answer
+            done += len(batch)
+            if progress is not None:
+                progress(done)
+        return [result for result in results if result is not None]
+
+    def _answer(
+        self, request: Request, rows: list[int], prefix: list[int], sampling: Sampling
+    ) -> Iterator[tuple[list[int], list[Generation]]]:
+        """Rows and their answers, batch by batch."""
         cache: RoomCache | None = None
         for start in range(0, len(rows), self.batch_size):
             batch = rows[start : start + self.batch_size]
@@ -144,19 +157,14 @@ class TransformersEngine:
                     cache = self.decoder.prefill_prefix(prefix)
                 answers = self._run(request, batch, len(prefix), cache, sampling)
             except (RuntimeError, IndexError, ValueError) as error:  # the engine boundary: memory, weights, ids
-                answers = [_failure(f"{type(error).__name__}: {error}") for _ in batch]
-            for row, answer in zip(batch, answers, strict=True):
-                results[row] = answer
-            done += len(batch)
-            if progress is not None:
-                progress(done)
-        return [result for result in results if result is not None]
+                answers = [failed_generation(f"{type(error).__name__}: {error}") for _ in batch]
+            yield batch, answers
 
-    def _prepare(self, prompts: Sequence[Prompt]) -> _Request:
+    def _prepare(self, prompts: Sequence[Prompt]) -> Request:
         index: dict[tuple[Message, ...], int] = {}
         row_prompts = [index.setdefault(prompt.messages, len(index)) for prompt in prompts]
         if self.vision is None:
-            return _Request(prompts, self.encode(list(index)), [() for _ in index], {}, row_prompts)
+            return Request(prompts, self.encode(list(index)), [() for _ in index], {}, row_prompts)
         token_ids: list[list[int]] = []
         faults: dict[int, str] = {}
         for number, messages in enumerate(index):
@@ -165,7 +173,7 @@ class TransformersEngine:
             except ImageError as error:
                 token_ids.append([])
                 faults[number] = f"ImageError: {error}"
-        return _Request(prompts, token_ids, [prompt_images(messages) for messages in index], faults, row_prompts)
+        return Request(prompts, token_ids, [prompt_images(messages) for messages in index], faults, row_prompts)
 
     def _prompt_limit(self, max_tokens: int) -> int:
         text_config = self.model.config.get_text_config()
@@ -173,7 +181,7 @@ class TransformersEngine:
         limit = int(context) - max_tokens
         return limit if self.max_prompt_tokens is None else min(limit, self.max_prompt_tokens)
 
-    def _shared_prefix(self, request: _Request, rows: list[int]) -> list[int]:
+    def _shared_prefix(self, request: Request, rows: list[int]) -> list[int]:
         """Longest common token prefix of the prompts at hand; each keeps at least one token of its own."""
         if not rows or not self.is_prefix_shared:
             return []
@@ -184,7 +192,7 @@ class TransformersEngine:
         return list(shared) if len(shared) >= MIN_SHARED_PREFIX_TOKENS else []
 
     def _run(
-        self, request: _Request, batch: list[int], skip: int, cache: RoomCache | None, sampling: Sampling
+        self, request: Request, batch: list[int], skip: int, cache: RoomCache | None, sampling: Sampling
     ) -> list[Generation]:
         order: dict[int, int] = {}
         row_prompts = [order.setdefault(request.row_prompts[row], len(order)) for row in batch]
@@ -197,6 +205,15 @@ class TransformersEngine:
         tokens = [ids[:count] for ids, count in zip(decoded.tokens.tolist(), lengths, strict=True)]
         log_probabilities = [row[:n] for row, n in zip(decoded.log_probabilities.tolist(), lengths, strict=True)]
         prompt_ids = [tuple(request.token_ids[prompt]) for prompt in order]
+        return self.generations([prompt_ids[prompt] for prompt in row_prompts], tokens, log_probabilities)
+
+    def generations(
+        self,
+        prompt_ids: Sequence[tuple[int, ...]],
+        tokens: Sequence[Sequence[int]],
+        log_probabilities: Sequence[Sequence[float]],
+    ) -> list[Generation]:
+        """Sampled ids as generations, one per row."""
         stops = set(self.decoder.stop_token_ids)
         bodies = [ids[:-1] if ids[-1] in stops else ids for ids in tokens]
         texts = self.tokenizer.batch_decode(bodies, skip_special_tokens=False)
@@ -204,12 +221,13 @@ class TransformersEngine:
             Generation(
                 text=text,
                 finish_reason="stop" if ids[-1] in stops else "length",
-                prompt_token_ids=prompt_ids[prompt],
+                prompt_token_ids=prompt,
                 token_ids=tuple(ids),
                 log_probabilities=tuple(scores),
-                usage=Usage(prompt_tokens=len(prompt_ids[prompt]), completion_tokens=len(ids)),
+                policy_id=self.policy_id,
+                usage=Usage(prompt_tokens=len(prompt), completion_tokens=len(ids)),
             )
-            for text, ids, scores, prompt in zip(texts, tokens, log_probabilities, row_prompts, strict=True)
+            for text, ids, scores, prompt in zip(texts, tokens, log_probabilities, prompt_ids, strict=True)
         ]
 
 
@@ -220,8 +238,9 @@ def stop_token_ids(model: Any, tokenizer: Any) -> tuple[int, ...]:
     return tuple(sorted({*named, tokenizer.eos_token_id}))
 
 
-def _failure(error: str) -> Generation:
+def failed_generation(error: str) -> Generation:
+    """An attempt without an answer; it is unscored, never a 0."""
     return Generation(text="", finish_reason="error", error=error)
 
 
-__all__ = ["PolicyError", "TransformersEngine", "stop_token_ids"]
+__all__ = ["PolicyError", "Request", "TransformersEngine", "failed_generation", "stop_token_ids"]
