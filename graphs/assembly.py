@@ -18,16 +18,18 @@ from agents.selector import Selector
 from agents.teacher import Teacher
 from evals.suites.base import Suite
 from evals.suites.registry import build_suite
+from graphs.api_policy import api_role
 from graphs.coach import Coach
 from graphs.config import RunConfig
 from graphs.crew import Crew
 from graphs.desk import Desk, Roles
-from graphs.identity import RunIdentity, code_version
+from graphs.identity import RunIdentity, code_version, ledger_scope
 from graphs.lab import Lab, base_fingerprint
 from graphs.recorder import Recorder
 from graphs.scout import Scout
 from graphs.work import Work
 from harness.audit import AuditRules
+from harness.records import Sampling
 from memory.ledger import Ledger
 from memory.store import Store
 
@@ -35,8 +37,6 @@ if TYPE_CHECKING:
     from agents.ask import RoleModel
     from graphs import train, vace
 
-SHARED_SCOPE = "shared"
-"""Ledger scope of runs of one code version that reuse each other's identical work; no run's name starts so."""
 MODEL_ROLES: tuple[RoleName, ...] = ("teacher", "diagnoser", "proposer", "selector")
 
 
@@ -57,8 +57,10 @@ def check_keys(config: RunConfig) -> None:
         UserError: an environment variable that holds a model's key is not set, no provider is known for a model
             string, or a limit in USD stands over a model without a price.
     """
-    for role in MODEL_ROLES:
-        model = config.roles.of(role)
+    models = [config.roles.of(role) for role in MODEL_ROLES]
+    if config.policy.type == "api":
+        models.append(api_role(config.policy, Sampling()))
+    for model in models:
         if not model.is_rules:
             check_model(model)
             find_key(model)
@@ -75,12 +77,16 @@ def assemble(
 
     suite = build_suite(config.suite)
     work = Work(work_ledger(config, store, run_id), recorder)
-    lab = Lab(config, store, run_id, suite, work)
-    roles = _roles(config, store, run_id, suite, work, audit_rules(config, suite))
+    services = _services(config, store, run_id, recorder)
+    attempts = ModelServices(services.ledger, accounts=services.accounts, throttle=services.throttle)
+    lab = Lab(config, store, run_id, suite, work, attempts)
+    roles = _roles(config, store, run_id, suite, work, audit_rules(config, suite), services)
     scout = Scout(config, suite, roles.explorer, lab, work)
     desk = Desk(roles=roles, lab=lab, scout=scout, work=work)
     crew = Crew(config, run_id, store, suite, desk)
     try:
+        if config.strategy.trains:
+            lab.warm()
         if config.strategy.type == "train":
             coach = Coach(config, run_id, store, suite, desk, crew.wait)
             yield train.Context(config=config, crew=crew, coach=coach, recorder=recorder)
@@ -92,7 +98,7 @@ def assemble(
 
 def work_ledger(config: RunConfig, store: Store, run_id: str) -> Ledger:
     """The ledger of a run's work: its own, or the home's shared one, which holds no work of other code."""
-    return store.ledger(f"{SHARED_SCOPE}-{code_version()}" if config.strategy.share_work else run_id)
+    return store.ledger(ledger_scope(config, run_id))
 
 
 def audit_rules(config: RunConfig, suite: Suite) -> AuditRules:
@@ -109,9 +115,28 @@ def _texts(gold: object) -> list[str]:
     return [item for item in items if isinstance(item, str)]
 
 
-def _roles(config: RunConfig, store: Store, run_id: str, suite: Suite, work: Work, rules: AuditRules) -> Roles:
+def _services(config: RunConfig, store: Store, run_id: str, recorder: Recorder) -> ModelServices:
+    """Ledger, accounts and throttle behind every model call of a run: the roles', and an API policy's."""
+    ledger = store.ledger(run_id)  # replies and money are a run's own, also where other work is shared
+    accounts = Accounts(ledger, {RUN: SpendLimit(max_cost_usd=config.budget.max_cost_usd)})
+    return ModelServices(
+        ledger,
+        sink=lambda record: recorder.model_calls.append(record.model_dump(mode="json")),
+        accounts=accounts,
+    )
+
+
+def _roles(
+    config: RunConfig,
+    store: Store,
+    run_id: str,
+    suite: Suite,
+    work: Work,
+    rules: AuditRules,
+    services: ModelServices,
+) -> Roles:
     strategy = config.strategy
-    models = _models(config, store, run_id, work.recorder)
+    models = _models(config, services)
     teacher = Teacher(suite, model=models.get("teacher"))
     return Roles(
         explorer=Explorer(ledger=work.ledger, sink=lambda traces: store.traces.add(run_id, traces)),
@@ -129,18 +154,11 @@ def _roles(config: RunConfig, store: Store, run_id: str, suite: Suite, work: Wor
     )
 
 
-def _models(config: RunConfig, store: Store, run_id: str, recorder: Recorder) -> dict[RoleName, RoleModel]:
+def _models(config: RunConfig, services: ModelServices) -> dict[RoleName, RoleModel]:
     """One client per role that has a language model; without any, no client library is imported."""
     named = [role for role in MODEL_ROLES if not config.roles.of(role).is_rules]
     if not named:
         return {}
     from agents.llm.client import LiteLlmChat
 
-    ledger = store.ledger(run_id)  # replies and money are a run's own, also where other work is shared
-    accounts = Accounts(ledger, {RUN: SpendLimit(max_cost_usd=config.budget.max_cost_usd)})
-    services = ModelServices(
-        ledger,
-        sink=lambda record: recorder.model_calls.append(record.model_dump(mode="json")),
-        accounts=accounts,
-    )
     return {role: LiteLlmChat(config=config.roles.of(role), role=role, services=services) for role in named}

@@ -2,19 +2,30 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Coroutine, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+from pydantic import JsonValue
 
 from agents.records import Demonstrations
 from evals.suites.base import Suite
 from graphs.config import RunConfig
 from graphs.config_train import SftStageConfig
 from graphs.desk import Desk
-from graphs.work import as_inputs, by_role
+from graphs.merged import is_base, merged_record
+from graphs.seeds import derive_seed
+from graphs.work import Produced, as_inputs, by_role
 from harness.errors import BoundaryError, UserError
 from harness.model import Demonstration, Harness
 from harness.records import Task, Trace, content_id
+from memory.files import write_json
+from memory.records import CheckpointRecord
 from memory.store import Store
+from policy.config import AnyPolicyConfig
+
+if TYPE_CHECKING:
+    from policy.sft import SftResult, SftStepMetrics
 
 TEACH = "teach"
 """Purpose of the teacher's traces."""
@@ -67,6 +78,71 @@ class Coach:
         self._store.traces.add(self._run_id, self._traces(written, harness_id))
         return done.key
 
+    def tune(self, checkpoint_id: str, harness_id: str, traces_key: str, stage: SftStageConfig) -> str:
+        """Supervised fine-tuning on a stage's audited traces; returns the new checkpoint's id."""
+        from policy.sft import SftBlockTrainer, SftRequest, sft_records
+
+        started, made = time.monotonic(), 0
+        before = self._store.lineage.checkpoint(checkpoint_id)
+        policy = self._lab.policy(checkpoint_id)
+        written = Demonstrations.model_validate(self._work.result(traces_key))
+        traces = self._traces(written, harness_id)
+        tasks = self._scout.tasks(split="train")
+        request = SftRequest(
+            parent=None if is_base(checkpoint_id) else self._store.lineage.checkpoint_folder(checkpoint_id),
+            records=sft_records(traces, tasks, self._store.lineage.harness(harness_id)),
+            config=stage.sft,
+            seed=derive_seed(self._config.seed, "sft"),
+        )
+
+        def progress(step: SftStepMetrics) -> None:
+            nonlocal made
+            made += 1
+            self._work.recorder.tell("progress", f"loss {step.loss:.4f}", done=step.step + 1)
+
+        result = SftBlockTrainer(policy, self._store.home).train(request, self._work.ledger, progress)
+        self._keep(before, policy, result)
+        told = _told(before, traces, result)
+        key = content_id([result.checkpoint_id], prefix="sft")
+        seconds = time.monotonic() - started
+        self._work.note("trainer", "tune", key, told, is_reused=not made, seconds=seconds)
+        return result.checkpoint_id
+
+    def _keep(self, before: CheckpointRecord, policy: AnyPolicyConfig, result: SftResult) -> None:
+        self._store.lineage.save_checkpoint(
+            CheckpointRecord(
+                checkpoint_id=result.checkpoint_id,
+                parent_id=before.checkpoint_id,
+                base=before.base,
+                kind="adapter" if policy.lora else "full",
+                rollout_steps=result.progress.rollout_steps,
+                updates=result.progress.updates,
+                metadata={"policy_id": result.policy_id, "base_id": result.base_id},
+            )
+        )
+
+    def merge(self, checkpoint_id: str) -> str:
+        """A checkpoint's weights as a new base, a plain model folder in this home; returns the base's id."""
+        from policy.merge import merge_checkpoint
+
+        started = time.monotonic()
+        before = self._store.lineage.checkpoint(checkpoint_id)
+        folder = self._store.verify_checkpoint(checkpoint_id)
+        merged = merge_checkpoint(self._lab.policy(checkpoint_id), folder, self._store.home)
+        record = merged_record(before, merged)
+        place = self._store.lineage.checkpoint_folder(record.checkpoint_id)
+        write_json(place / "base.json", {"base": record.base, **record.metadata})
+        self._store.lineage.save_checkpoint(record)
+        wrote: dict[str, JsonValue] = {"checkpoint_id": record.checkpoint_id, "policy_id": merged.policy_id}
+        told = Produced(
+            result=None,
+            saw={"checkpoint_id": checkpoint_id},
+            wrote={**wrote, "folder": str(merged.path)},
+            said=f"merged into {merged.policy_id}, the base of what follows",
+        )
+        self._work.note("trainer", "merge", "", told, seconds=time.monotonic() - started)
+        return record.checkpoint_id
+
     async def _demonstrate(self, harness: Harness, tasks: Sequence[Task], stage: SftStageConfig) -> Demonstrations:
         try:
             return await self._teacher.demonstrate(harness, tasks, style=stage.style, wanted=stage.traces)
@@ -97,3 +173,14 @@ class Coach:
             verdict=verdict,
         )
         return trace.model_copy(update={"trace_id": content_id(trace, prefix="trace")})
+
+
+def _told(before: CheckpointRecord, traces: Sequence[Trace], result: SftResult) -> Produced:
+    steps: list[JsonValue] = [step.model_dump(mode="json") for step in result.steps]
+    losses = f"loss {result.steps[0].loss:.4f} -> {result.steps[-1].loss:.4f}" if result.steps else "none made"
+    return Produced(
+        result=None,
+        saw={"checkpoint_id": before.checkpoint_id, "traces": [trace.trace_id for trace in traces]},
+        wrote={"checkpoint_id": result.checkpoint_id, "policy_id": result.policy_id, "sft_steps": steps},
+        said=f"{len(result.steps)} updates on {len(traces)} traces, {losses}",
+    )

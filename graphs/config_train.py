@@ -139,6 +139,11 @@ class TrainConfig(Record):
         return self.type
 
     @property
+    def trains(self) -> bool:
+        """Weights are what this strategy changes."""
+        return True
+
+    @property
     def condition(self) -> str:
         """The strategy has one arm."""
         return self.type

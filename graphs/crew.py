@@ -46,7 +46,8 @@ class Crew:
         self._loop = asyncio.Runner()
 
     def close(self) -> None:
-        """End the event loop behind the roles' model calls."""
+        """End the trainer's processes and the event loop behind the roles' model calls."""
+        self._lab.close()
         self._loop.close()
 
     # The first pair

@@ -9,7 +9,11 @@ from pathlib import Path
 
 from pydantic import JsonValue
 
+from graphs.config import RunConfig
 from harness.records import Record
+
+SHARED_SCOPE = "shared"
+"""Ledger scope of runs of one code version that reuse each other's identical work; no run's name starts so."""
 
 CODE_PACKAGES = ("harness", "memory", "evals", "policy", "agents", "graphs")
 """Packages whose code decides results; the command line and the service do not."""
@@ -24,6 +28,11 @@ class RunIdentity(Record):
     policy_fingerprint: str
     """Content id of the weights that the run starts from."""
     code_version: str
+
+
+def ledger_scope(config: RunConfig, run_id: str) -> str:
+    """Scope of a run's work: its own, or the home's shared one, which holds no work of other code."""
+    return f"{SHARED_SCOPE}-{code_version()}" if config.strategy.share_work else run_id
 
 
 @cache

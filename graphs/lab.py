@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
@@ -13,8 +14,12 @@ from pydantic import JsonValue
 
 from evals.evaluation import add_usage
 from evals.suites.base import Suite
+from graphs.api_policy import open_chat_engine, own_services
 from graphs.config import RunConfig
 from graphs.config_train import BlockPlan
+from graphs.identity import ledger_scope
+from graphs.merged import BASE, base_id, is_base, policy_behind
+from graphs.recorder import Recorder
 from graphs.seeds import derive_seed
 from graphs.work import Produced, Work, as_inputs
 from harness.errors import UserError
@@ -25,13 +30,17 @@ from memory.errors import TornFile
 from memory.files import hash_folder, write_json
 from memory.records import CheckpointRecord
 from memory.store import Store
-from policy.config import HfPolicyConfig, PocketPolicyConfig
+from policy.api_engine import api_policy_id
+from policy.config import AnyPolicyConfig, ApiPolicyConfig, HfPolicyConfig, PocketPolicyConfig
+from policy.errors import TrainerDied
+from policy.executor import make_executor
+from policy.job import StoreAddress, TrainingJob
 
 if TYPE_CHECKING:
+    from agents.llm.call import ModelServices
+    from policy.block import BlockResult
     from policy.step_metric import StepMetrics
-    from policy.trainer import BlockResult
 
-BASE = "base"
 ENGINES_KEPT = 2
 """Loaded engines a run keeps; the gate needs one, the report two."""
 
@@ -44,8 +53,10 @@ class Block(NamedTuple):
     """Ledger key of its trace ids."""
 
 
-def base_fingerprint(policy: PocketPolicyConfig | HfPolicyConfig) -> str:
-    """Identity of the base weights without loading them: their files' hashes, or hub id and revision."""
+def base_fingerprint(policy: PocketPolicyConfig | HfPolicyConfig | ApiPolicyConfig) -> str:
+    """Identity of the base weights without loading them: their files' hashes, hub id and revision, or API settings."""
+    if policy.type == "api":
+        return api_policy_id(policy)
     folder = Path(str(files("policy.pocket"))) / "weights" if policy.type == "pocket" else Path(policy.model)
     if not folder.is_dir():
         if policy.type == "pocket":
@@ -74,13 +85,34 @@ class LazyEngine:
 class Lab:
     """Engines and training of one run."""
 
-    def __init__(self, config: RunConfig, store: Store, run_id: str, suite: Suite, work: Work) -> None:
+    def __init__(
+        self,
+        config: RunConfig,
+        store: Store,
+        run_id: str,
+        suite: Suite,
+        work: Work,
+        services: ModelServices | None = None,
+    ) -> None:
         self._config = config
+        self._services = services
+        """Behind the calls of an API policy."""
         self._store = store
         self._run_id = run_id
         self._suite = suite
         self._work = work
         self._engines: OrderedDict[str, RolloutEngine] = OrderedDict()
+        self._executor = None if config.policy.type == "api" else make_executor(config.policy.executor)
+
+    def warm(self) -> None:
+        """Let the trainer start in the background, for a run that will train; on one core that would gain nothing."""
+        if self._executor is not None and (os.cpu_count() or 1) > 1:
+            self._executor.warm()
+
+    def close(self) -> None:
+        """End the trainer's processes."""
+        if self._executor is not None:
+            self._executor.close()
 
     def base_checkpoint(self) -> str:
         """Checkpoint id of the weights that the run starts from; they are recorded, not copied."""
@@ -102,23 +134,29 @@ class Lab:
     def _describe_base(self) -> Produced:
         policy_id = self._loaded(BASE).policy_id
         policy = self._config.policy
-        base = policy.model if policy.type == "hf" else "pocket"
+        base = "pocket" if policy.type == "pocket" else policy.model
         result = {"checkpoint_id": base_id(policy_id), "policy_id": policy_id, "base": base}
         return Produced.model_validate({"result": result, "wrote": result, "said": f"{base} {policy_id}"})
 
+    def policy(self, checkpoint_id: str) -> AnyPolicyConfig:
+        """What a checkpoint is trained with: the run's policy, or the same on a merged base."""
+        return policy_behind(trainable(self._config), self._store, checkpoint_id)
+
     def engine(self, checkpoint_id: str) -> LazyEngine:
         """The engine of a checkpoint; loads nothing yet."""
-        policy, threads = self._config.policy, self._config.strategy.threads
         metadata = self._store.lineage.checkpoint(checkpoint_id).metadata
-        identity = f"transformers, batches of {policy.batch_size}, {threads} threads"
-        return LazyEngine(str(metadata["policy_id"]), identity, lambda: self._loaded(checkpoint_id))
+        return LazyEngine(
+            str(metadata["policy_id"]), engine_identity(self._config), lambda: self._loaded(checkpoint_id)
+        )
 
     def _loaded(self, checkpoint_id: str) -> RolloutEngine:
         if checkpoint_id not in self._engines:
             while len(self._engines) >= ENGINES_KEPT:
                 self._engines.popitem(last=False)
             try:
-                self._engines[checkpoint_id] = open_engine(self._config, self._store, checkpoint_id)
+                self._engines[checkpoint_id] = open_engine(
+                    self._config, self._store, checkpoint_id, self._services
+                )
             except TornFile as error:
                 graph = self._store.runs.folder(self._run_id) / "graph.db"
                 raise UserError(
@@ -130,18 +168,10 @@ class Lab:
 
     def train(self, checkpoint_id: str, harness: Harness, tasks: Sequence[Task], plan: BlockPlan) -> Block:
         """One RL block from a checkpoint under one harness."""
-        from policy.trainer import BlockRequest, GrpoBlockTrainer
+        from policy.block import BlockRequest
 
-        started, made = time.monotonic(), 0
+        started = time.monotonic()
         before = self._store.lineage.checkpoint(checkpoint_id)
-        recorder = self._work.recorder
-
-        def progress(step: StepMetrics) -> None:
-            nonlocal made
-            made += 1
-            text = f"reward {step.reward_mean:.3f}, exact {step.exact_mean:.3f}, {step.dropped_groups} groups dropped"
-            recorder.tell("progress", text, done=step.step + 1 - before.rollout_steps, total=plan.rollout_steps)
-
         request = BlockRequest(
             parent=None if is_base(checkpoint_id) else self._store.lineage.checkpoint_folder(checkpoint_id),
             harness=harness,
@@ -152,11 +182,24 @@ class Lab:
             seed=derive_seed(self._config.seed, "rl"),
             config=plan.rl,
         )
-        result = GrpoBlockTrainer(self._config.policy, self._store.home).train(request, self._work.ledger, progress)
-        return self._keep(before, harness, result, is_reused=not made, seconds=time.monotonic() - started)
+        address = StoreAddress(home=str(self._store.home), scope=ledger_scope(self._config, self._run_id))
+        policy = self.policy(checkpoint_id)
+        job = TrainingJob.of(request, policy=policy, suite=self._config.suite, store=address)
+        watch = _Watch(self._store, self._run_id, job, self._work.recorder)
+        executor = self._executor or make_executor(policy.executor)
+        result = executor.run(job, watch.step, on_death=watch.death)
+        seconds = time.monotonic() - started
+        return self._keep(before, harness, result, is_reused=not watch.steps, deaths=watch.deaths, seconds=seconds)
 
     def _keep(
-        self, before: CheckpointRecord, harness: Harness, result: BlockResult, *, is_reused: bool, seconds: float
+        self,
+        before: CheckpointRecord,
+        harness: Harness,
+        result: BlockResult,
+        *,
+        is_reused: bool,
+        deaths: Sequence[str],
+        seconds: float,
     ) -> Block:
         """Store the checkpoint and the block's traces; note what the trainer did."""
         self._store.traces.add(self._run_id, result.traces)
@@ -165,7 +208,7 @@ class Lab:
                 checkpoint_id=result.checkpoint_id,
                 parent_id=before.checkpoint_id,
                 base=before.base,
-                kind="adapter" if self._config.policy.lora else "full",
+                kind="adapter" if trainable(self._config).lora else "full",
                 rollout_steps=result.progress.rollout_steps,
                 updates=result.progress.updates,
                 metadata={"policy_id": result.policy_id, "base_id": result.base_id},
@@ -174,34 +217,82 @@ class Lab:
         trace_ids: list[JsonValue] = [trace.trace_id for trace in result.traces]
         key = content_id(trace_ids, prefix="evidence")
         self._work.ledger.record(key, kind="evidence", result=Produced(result=trace_ids).model_dump(mode="json"))
-        self._work.note("trainer", "train", key, _told(before, harness, result), is_reused=is_reused, seconds=seconds)
+        told = _told(before, harness, result, deaths)
+        self._work.note("trainer", "train", key, told, is_reused=is_reused, seconds=seconds)
         return Block(result.checkpoint_id, key)
 
 
-def base_id(policy_id: str) -> str:
-    """Checkpoint id of base weights."""
-    return f"{BASE}-{policy_id.partition('-')[2]}"
+class _Watch:
+    """Passes on what a block reports while it trains: to the listener, and to the store."""
+
+    def __init__(self, store: Store, run_id: str, job: TrainingJob, recorder: Recorder) -> None:
+        self._store = store
+        self._run_id = run_id
+        self._job = job
+        self._recorder = recorder
+        self.steps = 0
+        self.deaths: list[str] = []
+
+    def step(self, step: StepMetrics) -> None:
+        """A rollout step is trained."""
+        self.steps += 1
+        self._store.metrics.add(self._run_id, self._job.key, step.step, step.model_dump(mode="json"))
+        text = f"reward {step.reward_mean:.3f}, exact {step.exact_mean:.3f}, {step.dropped_groups} groups dropped"
+        self._recorder.tell("progress", text, done=step.step + 1 - self._job.first_step, total=self._job.rollout_steps)
+
+    def death(self, death: TrainerDied, number: int) -> None:
+        """The trainer is gone and another takes over."""
+        self.deaths.append(str(death))
+        self._recorder.tell("progress", f"{death}; try {number} goes on from the last checkpoint")
 
 
-def is_base(checkpoint_id: str) -> bool:
-    """Whether an id names base weights, of which there is no checkpoint folder to train from."""
-    return checkpoint_id == BASE or checkpoint_id.startswith(f"{BASE}-")
+def engine_identity(config: RunConfig) -> str:
+    """Settings of the engine that move last bits of a sample."""
+    policy = config.policy
+    if policy.type == "api":
+        return f"api {policy.model}"
+    if policy.engine.type != "transformers":
+        return policy.engine.type
+    refill = ", refilled" if policy.engine.refill else ""
+    return f"transformers, batches of {policy.batch_size}, {config.strategy.threads} threads{refill}"
 
 
-def open_engine(config: RunConfig, store: Store, checkpoint_id: str) -> RolloutEngine:
+def trainable(config: RunConfig) -> AnyPolicyConfig:
+    """The policy whose weights are here.
+
+    Raises:
+        UserError: it is an API's.
+    """
+    if config.policy.type == "api":
+        raise UserError("this policy cannot be trained", got="policy.type=api", expected="pocket or hf")
+    return config.policy
+
+
+def open_engine(
+    config: RunConfig, store: Store, checkpoint_id: str, services: ModelServices | None = None
+) -> RolloutEngine:
     """Load the engine of a checkpoint, or of the base.
+
+    Args:
+        config: names the policy.
+        store: holds the checkpoint.
+        checkpoint_id: of trained weights, or ``base``.
+        services: behind the calls of an API policy; None records none and counts this engine's alone.
 
     Raises:
         TornFile: the checkpoint's files are not those that were stored.
         NotFound: no such checkpoint.
     """
+    if config.policy.type == "api":
+        return open_chat_engine(config.policy, services or own_services(config))
     from policy.trainer import open_engine as open_policy_engine
 
     folder = None if is_base(checkpoint_id) else store.verify_checkpoint(checkpoint_id)
-    return open_policy_engine(config.policy, folder, threads=config.strategy.threads)
+    policy = policy_behind(config.policy, store, checkpoint_id)
+    return open_policy_engine(policy, folder, threads=config.strategy.threads)
 
 
-def _told(before: CheckpointRecord, harness: Harness, result: BlockResult) -> Produced:
+def _told(before: CheckpointRecord, harness: Harness, result: BlockResult, deaths: Sequence[str]) -> Produced:
     steps: list[JsonValue] = [step.model_dump(mode="json") for step in result.steps]
     trained = (
         f"exact {result.steps[0].exact_mean:.3f} -> {result.steps[-1].exact_mean:.3f}" if result.steps else "none made"
@@ -219,8 +310,10 @@ def _told(before: CheckpointRecord, harness: Harness, result: BlockResult) -> Pr
             "attempts": len(result.traces),
             "steps": steps,
             "stop": result.stop,
+            "trainer_deaths": list(deaths),
         },
         said=f"{len(result.steps)} rollout steps, {trained}"
-        + (f"; stopped early: {result.stop}" if result.stop else ""),
+        + (f"; stopped early: {result.stop}" if result.stop else "")
+        + "".join(f"; {death}" for death in deaths),
         usage=add_usage(trace.usage for trace in result.traces),
     )

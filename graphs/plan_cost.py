@@ -12,11 +12,12 @@ from graphs.config_train import BlockPlan, SftStageConfig
 from harness.records import Record
 from harness.render import render
 
-CHARACTERS_PER_TOKEN = {"pocket": 3.0, "hf": 3.5}
+CHARACTERS_PER_TOKEN = {"pocket": 3.0, "hf": 3.5, "api": 4.0}
 """Rough sizes, to turn rendered text into tokens without loading a tokenizer."""
-SECONDS_PER_ATTEMPT = {"pocket": 0.01, "hf": 3.0}
-"""Measured on one core: the pocket policy in the quickstart, and SmolLM2-135M with 48-token answers."""
-SECONDS_PER_UPDATE_SAMPLE = {"pocket": 0.012, "hf": 1.5}
+SECONDS_PER_ATTEMPT = {"pocket": 0.01, "hf": 3.0, "api": 0.5}
+"""Measured on one core: the pocket policy in the quickstart, and SmolLM2-135M with 48-token answers; for an API an
+assumption: 8 calls of 4 s in flight."""
+SECONDS_PER_UPDATE_SAMPLE = {"pocket": 0.012, "hf": 1.5, "api": 0.0}
 """Forward and backward of one trained sample, on the same machine."""
 SECONDS_PER_MODEL_CALL = 10.0
 CALL_TOKENS = 4000
@@ -33,7 +34,7 @@ class Cost(Record):
     updates: int = 0
     """Optimizer updates."""
     model_calls: int = 0
-    """Calls of language models behind roles; ``rules`` makes none."""
+    """Calls of language models: behind roles (``rules`` makes none), and every attempt of an API policy."""
     tokens: int = 0
     """Estimated prompt and completion tokens of the policy and the models."""
     seconds: float = 0.0
@@ -72,6 +73,7 @@ def attempts(config: RunConfig, sizes: Sizes, *, train: int = 0, evaluation: int
     return Cost(
         train_attempts=train,
         evaluation_attempts=evaluation,
+        model_calls=count if config.policy.type == "api" else 0,
         tokens=count * (sizes.prompt_tokens + sizes.completion_tokens),
         seconds=count * SECONDS_PER_ATTEMPT[config.policy.type],
     )

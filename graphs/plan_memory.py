@@ -109,8 +109,8 @@ def plan_footprint(config: RunConfig, suite: Suite) -> Footprint | None:
         stages=stages,
         assumptions=_assumptions(config, lengths),
         warnings=tuple(
-            f"{stage.name} needs {stage.training.total / GIB:.1f} GiB of {config.plan.gpu_memory_gib:g} on a GPU: shard more, "
-            "take a smaller micro_batch_size, gradient_checkpointing or more GPUs"
+            f"{stage.name}: {stage.training.total / GIB:.1f} GiB of {config.plan.gpu_memory_gib:g} on a GPU; shard "
+            "more, take a smaller micro_batch_size, gradient_checkpointing or more GPUs"
             for stage in full
         ),
     )

@@ -18,9 +18,10 @@ from langgraph.checkpoint.sqlite import SqliteSaver
 from pydantic import JsonValue
 
 from evals.suites.registry import build_suite
-from graphs.assembly import SHARED_SCOPE, assemble, check_keys, run_identity, work_ledger
+from graphs.assembly import assemble, check_keys, run_identity, work_ledger
 from graphs.config import RunConfig
 from graphs.events import Listener, ignore
+from graphs.identity import SHARED_SCOPE
 from graphs.limits import changed_limits, named_limits, with_limits
 from graphs.loading import load_config, parse_config
 from graphs.plan import refuse_too_few_tasks

@@ -9,7 +9,8 @@ from evals.request import EvaluationRequest
 from evals.runner import evaluate
 from evals.suites.registry import build_suite
 from graphs.config import RunConfig
-from graphs.lab import BASE, base_id, is_base, open_engine
+from graphs.lab import open_engine
+from graphs.merged import BASE, base_id, is_base
 from graphs.seeds import derive_seed
 from graphs.view import find_harness_id
 from harness.errors import UserError
