@@ -90,13 +90,20 @@ def runs(home: Home = Path(".cohelix"), json_: Json = False) -> None:
 def trace(
     run: RunId,
     step: Annotated[int | None, typer.Option(help="Show one step in full.")] = None,
+    training: Annotated[bool, typer.Option("--training", help="Show what every training step measured.")] = False,
     home: Home = Path(".cohelix"),
     json_: Json = False,
 ) -> None:
     """Every node in order: what it read, wrote and called, what it cost, gate numbers, harness diffs."""
     from cohelix.display import show_trace
-    from graphs.view import trace_run
+    from cohelix.display_training import show_training
+    from graphs.view import trace_run, training_run
 
+    if training:
+        if step is not None:
+            raise typer.BadParameter("--training shows all steps of training; leave --step out")
+        emit(training_run(home, run), json_, show_training)
+        return
     emit(trace_run(home, run, step=step), json_, show_trace)
 
 

@@ -61,6 +61,24 @@ def trace_run(home: Path, run_id: str, *, step: int | None = None) -> View:
         }
 
 
+def training_run(home: Path, run_id: str) -> View:
+    """What every training step measured, block after block; the steps of a block that is running are there already.
+
+    Raises:
+        NotFound: no such run.
+    """
+    with open_existing(home) as store:
+        record = store.runs.get(run_id)
+        blocks: dict[str, list[View]] = {}
+        for row in store.metrics.find(run_id):
+            step = {"step": row.step, "created_at": row.created_at, "metrics": row.metrics}
+            blocks.setdefault(row.block_key, []).append(step)
+        return {
+            "run": _run_line(store, record),
+            "blocks": [{"block_key": key, "steps": steps} for key, steps in blocks.items()],
+        }
+
+
 def report_run(home: Path, run_id: str) -> View:
     """The closing report: accuracies with intervals, decisions, pairs, artefacts, next commands."""
     with open_existing(home) as store:
