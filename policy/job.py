@@ -70,6 +70,8 @@ class TrainingJob(Record):
     first_step: int
     seed: int
     config: RlConfig
+    task_weights: dict[str, float] | None = None
+    """See :class:`policy.block.BlockRequest`."""
     parent: str = ""
     """Checkpoint folder to go on from; empty starts from the base policy."""
     store: StoreAddress
@@ -83,9 +85,17 @@ class TrainingJob(Record):
             policy: that the block trains.
             suite: what ``request.suite`` is built from.
             store: where the block's results go.
+
+        Raises:
+            TrainingError: the request has a task order of its own, which no other process can rebuild.
         """
         from policy.block import block_key
 
+        if request.order is not None:
+            raise TrainingError(
+                "a block with a task order of its own trains in its own process alone; give task_weights, or call "
+                "GrpoBlockTrainer.train"
+            )
         return cls(
             key=block_key(policy, request),
             policy=policy,
@@ -96,6 +106,7 @@ class TrainingJob(Record):
             first_step=request.first_step,
             seed=request.seed,
             config=request.config,
+            task_weights=request.task_weights,
             parent=str(request.parent.absolute()) if request.parent else "",
             store=store,
         )
@@ -120,6 +131,7 @@ class TrainingJob(Record):
             first_step=self.first_step,
             seed=self.seed,
             config=self.config,
+            task_weights=self.task_weights,
         )
         key = block_key(self.policy, made)
         if key != self.key:

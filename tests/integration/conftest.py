@@ -77,7 +77,7 @@ class Bench:
             preexec_fn=file_limit and (lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (file_limit, -1))),
         )
 
-    def start(self, home: str) -> subprocess.Popen:
+    def start(self, home: str, *more: str, environment: dict[str, str] | None = None) -> subprocess.Popen:
         """A run that goes on beside the test; its lines arrive at ``stderr``."""
         return subprocess.Popen(
             [
@@ -90,11 +90,12 @@ class Bench:
                 "r",
                 "--home",
                 str(self.folder / home),
+                *more,
             ],
             stderr=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
             text=True,
-            env=self.environment(),
+            env=self.environment(**(environment or {})),
             cwd=self.folder,
             preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # a shell's `&` makes it ignored
         )
@@ -182,6 +183,7 @@ CONFIG = {
         },
     },
     "suite": {"type": "plugin", "name": "letters"},
-    "policy": {"type": "hf", "lora": None, "batch_size": 32},
+    # The trainer in the run's own process, where a test can kill it at any of its writes, and which starts faster.
+    "policy": {"type": "hf", "lora": None, "batch_size": 32, "executor": {"type": "in_process"}},
     "budget": {"tasks": {"train": 16, "val": 16, "test": 16}, "replicates": {"val": 1, "test": 2}},
 }  # fmt: skip

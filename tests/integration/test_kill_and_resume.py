@@ -1,10 +1,17 @@
 """SIGKILL a real run at chosen writes, resume it, and compare with the run that nobody disturbed."""
 
 import json
+import os
 import signal
+import subprocess
+import time
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
 
 import pytest
+
+from memory.store import Store
 
 KILLED = -signal.SIGKILL
 NODES = [
@@ -138,7 +145,86 @@ def test_resuming_a_finished_run_changes_nothing_and_shows_its_report(bench, unb
 
 
 def _ledger_rows(bench, home):
-    from memory.store import Store
-
     with Store.open(bench.folder / home) as store:
         return [(entry.key, entry.created_at) for entry in store.ledger("r").entries()]
+
+
+# A trainer in a process of its own: the suite pauses it in the middle of its second rollout step, which the test sees.
+CHILD = ("--set", "policy.executor={type: subprocess}")
+
+
+@dataclass(frozen=True)
+class Paused:
+    """A run whose trainer is in the middle of a block."""
+
+    run: subprocess.Popen
+    trainer: int
+    folder: Path
+
+    def go_on(self) -> None:
+        (self.folder / "go").touch()
+
+
+@pytest.fixture
+def paused(bench, tmp_path):
+    """Start a run with a trainer of its own and wait until it is in the middle of its first block."""
+    started = []
+
+    def start(home: str) -> Paused:
+        run = bench.start(home, *CHILD, environment={"LETTERS_PAUSE": str(tmp_path)})
+        started.append(run)
+        deadline = time.monotonic() + 120
+        while not (found := list(tmp_path.glob("paused-*"))):
+            assert run.poll() is None and time.monotonic() < deadline, run.stderr.read()
+            time.sleep(0.05)
+        return Paused(run, int(found[0].name.removeprefix("paused-")), tmp_path)
+
+    yield start
+    for run in started:
+        run.kill()
+        run.communicate()
+
+
+def is_running(pid: int) -> bool:
+    status = Path(f"/proc/{pid}/stat")
+    return status.exists() and status.read_text().rpartition(")")[2].split()[0] != "Z"
+
+
+def test_a_trainer_killed_in_the_middle_of_a_block_is_replaced_and_the_run_ends_as_if_it_had_not_been(
+    bench, unbroken, paused
+):
+    middle = paused("trainer-killed")
+    assert middle.trainer != middle.run.pid
+    os.kill(middle.trainer, signal.SIGKILL)
+    middle.go_on()
+    _, told = middle.run.communicate(timeout=240)
+    assert middle.run.returncode == 0, told
+    assert "SIGKILL" in told
+    assert bench.outcome("trainer-killed") == unbroken
+    blocks = trained_blocks(bench, "trainer-killed")
+    assert [len(block["trainer_deaths"]) for block in blocks] == [1, 0]
+    with Store.open(bench.folder / "trainer-killed") as store:
+        stored = [row.metrics for row in store.metrics.find("r")]
+    assert [row["losses"] for row in stored] == [step["losses"] for block in blocks for step in block["steps"]]
+
+
+def trained_blocks(bench, home):
+    trace = json.loads(bench.cohelix("trace", "r", "--json", home=home).stdout)
+    return [call["wrote"] for step in trace["steps"] for call in step["calls"] if call["method"] == "train"]
+
+
+def test_a_run_killed_in_the_middle_of_a_block_takes_its_trainer_along_and_resumes_to_equal_weights(
+    bench, unbroken, paused
+):
+    middle = paused("run-killed")
+    middle.run.kill()
+    middle.run.wait()
+    deadline = time.monotonic() + 60
+    while is_running(middle.trainer):  # its verifier sleeps for minutes; only its owner's death can end it now
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    before = _ledger_rows(bench, "run-killed")
+    done = bench.resume("run-killed")
+    assert done.returncode == 0, done.stderr
+    assert bench.outcome("run-killed") == unbroken
+    assert _ledger_rows(bench, "run-killed")[: len(before)] == before
