@@ -6,6 +6,7 @@ a hundred rows that copy costs more than the model. This one writes into buffers
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -52,6 +53,29 @@ class RoomLayer(DynamicLayer):  # type: ignore[misc]
         layer.hold(self.keys.index_select(0, rows), self.values.index_select(0, rows), room)
         return layer
 
+    @classmethod
+    def join(cls, parts: Sequence[tuple[RoomLayer, torch.Tensor]], length: int, room: int) -> RoomLayer:
+        """A new layer of rows from several, aligned at their last token.
+
+        Args:
+            parts: layers, and which of their rows.
+            length: tokens kept, counted from the end; shorter layers have zeros before their first.
+            room: space for more tokens.
+        """
+        layer, count = cls(), sum(len(rows) for _, rows in parts)
+        _, heads, _, size = parts[0][0].keys.shape
+        layer._keys = parts[0][0].keys.new_zeros(count, heads, length + room, size)  # zeros: masked, and never NaN
+        layer._values = parts[0][0].values.new_zeros(count, heads, length + room, parts[0][0].values.shape[-1])
+        first = 0
+        for part, rows in parts:
+            last, taken = first + len(rows), min(part.length, length)
+            layer._keys[first:last, :, length - taken : length] = part.keys.index_select(0, rows)[:, :, -taken:]
+            layer._values[first:last, :, length - taken : length] = part.values.index_select(0, rows)[:, :, -taken:]
+            first = last
+        layer.length = length
+        layer._show()
+        return layer
+
     def get_seq_length(self) -> int:
         """Tokens in use."""
         return self.length
@@ -84,6 +108,13 @@ class RoomCache(Cache):  # type: ignore[misc]
     def take(self, rows: torch.Tensor, room: int) -> RoomCache:
         """A new cache with the given rows (repeats allowed) and space for ``room`` more tokens."""
         return RoomCache([layer.take(rows, room) for layer in self.layers])
+
+
+def join_caches(parts: Sequence[tuple[RoomCache, torch.Tensor]], length: int, room: int) -> RoomCache:
+    """Rows of several caches as one; see :meth:`RoomLayer.join`."""
+    layers = zip(*(cache.layers for cache, _ in parts), strict=True)
+    rows = [index for _, index in parts]
+    return RoomCache([RoomLayer.join(list(zip(same, rows, strict=True)), length, room) for same in layers])
 
 
 def has_plain_layers(config: Any) -> bool:

@@ -88,6 +88,16 @@ class HfPolicyConfig(Record):
     telemetry: TelemetryConfig = TelemetryConfig()
     """Where training curves go besides the trace."""
 
+    @model_validator(mode="after")
+    def _shows_images(self) -> Self:
+        engine = self.engine
+        if self.image is not None and (engine.type != "transformers" or engine.refill):
+            raise ValueError(
+                f"image is set and engine.type={engine.type} (or refill) sends token ids alone; show images by the "
+                "transformers engine without refill"
+            )
+        return self
+
 
 class ApiPolicyConfig(Record):
     """A model behind an API: it is prompted and evaluated, never trained (strategies that only change the harness)."""

@@ -11,6 +11,7 @@ from policy.adapter_file import export_adapter
 from policy.config import AnyPolicyConfig
 from policy.engine import TransformersEngine, stop_token_ids
 from policy.load import load_vision
+from policy.refill import RefillingEngine
 from policy.vllm_colocated import VllmColocatedEngine
 from policy.vllm_server import Speech, VllmServerEngine
 
@@ -97,8 +98,14 @@ def evaluation_engine(
 
 
 def transformers_engine(policy: AnyPolicyConfig, model: Any, tokenizer: Any, policy_id: str) -> TransformersEngine:
-    """The engine over a model in this process, with the policy's batch size."""
-    return TransformersEngine(model, tokenizer, policy_id, policy.batch_size, vision=load_vision(policy, tokenizer))
+    """The engine over a model in this process, with the policy's batch size.
+
+    Raises:
+        PolicyError: refill is asked of a model whose cache cannot be rearranged.
+    """
+    is_refilled = policy.engine.type == "transformers" and policy.engine.refill
+    kind = RefillingEngine if is_refilled else TransformersEngine
+    return kind(model, tokenizer, policy_id, policy.batch_size, vision=load_vision(policy, tokenizer))
 
 
 def speech_of(model: Any, tokenizer: Any) -> Speech:
