@@ -7,6 +7,7 @@ import pytest
 from pydantic import TypeAdapter, ValidationError
 
 from policy.config import HfPolicyConfig, PocketPolicyConfig, PolicyConfig, RlConfig
+from policy.config_training import warmup_updates
 
 
 def test_parsing_a_policy_config_imports_no_torch():
@@ -33,6 +34,10 @@ def test_policies_are_told_apart_by_type():
         ({"dual_clip": 1.1}, "larger than 1 \\+ clip_high"),
         # 8 prompts * 8 rollouts / 2 updates = 32 samples, which 12 does not divide
         ({"updates_per_rollout_step": 2, "micro_batch_size": 12}, "mini-batch of 32 samples"),
+        ({"warmup_updates": 3, "warmup_ratio": 0.03, "lifecycle_rollout_steps": 600}, "give one of them"),
+        ({"warmup_ratio": 0.03}, "give lifecycle_rollout_steps"),
+        ({"max_tokens": 256, "overlong": {"buffer": 512}}, "buffer=512 must be at most max_tokens=256"),
+        ({"loss": "dapo"}, "Extra inputs"),
         ({"group_size": 1}, "greater than or equal to 2"),
         ({"temprature": 1.0}, "Extra inputs"),
     ],
@@ -42,12 +47,24 @@ def test_conflicts_raise_at_parse(settings, message):
         RlConfig(**settings)
 
 
-def test_every_field_says_what_it_does():
+def test_a_warmup_is_resolved_once_to_updates_of_the_whole_life():
+    # 600 rollout steps of two updates: 0.03 * 1200 = 36, in every block of that life
+    published = RlConfig(warmup_ratio=0.03, lifecycle_rollout_steps=600, updates_per_rollout_step=2)
+    assert published.resolved_warmup_updates == 36
+    assert RlConfig(warmup_updates=5).resolved_warmup_updates == 5
+    assert RlConfig().resolved_warmup_updates == 0
+    # rounded up: 0.03 * 50 = 1.5 -> 2; but 0.07 * 100 = 7.000000000000001 is 7
+    assert warmup_updates(0.03, 50) == 2
+    assert warmup_updates(0.07, 100) == 7
+
+
+@pytest.mark.parametrize("name", ["config", "config_engine", "config_executor", "config_training"])
+def test_every_field_says_what_it_does(name):
     import ast
+    import importlib
     import inspect
 
-    import policy.config as module
-
+    module = importlib.import_module(f"policy.{name}")
     for node in ast.parse(inspect.getsource(module)).body:
         if isinstance(node, ast.ClassDef):
             for field, after in zip(node.body, [*node.body[1:], None], strict=True):

@@ -8,10 +8,10 @@ from scripted_engine import DictLedger, ScriptedEngine
 from tiny_suite import HARNESS, make_tasks
 
 from harness.records import Scored, Unscored
-from policy.config import DynamicSampling, RlConfig
-from policy.errors import NonFiniteTraining, TooManyUnscored
+from policy.config import DynamicSampling, OverlongShaping, RlConfig
+from policy.errors import NonFiniteTraining, TooManyUnscored, TrainingError
 from policy.rollout import Collector
-from policy.task_stream import TaskStream
+from policy.task_stream import TaskStream, WeightedStream
 
 
 def length_score(task, generation):
@@ -144,6 +144,8 @@ OTHER_HARNESS = HARNESS.model_copy(update={"output_contract": "Only letters, ple
         {"config": RlConfig(prompts_per_step=3, group_size=4, max_tokens=9)},
         {"config": RlConfig(prompts_per_step=3, group_size=4, dynamic_sampling=DynamicSampling(enabled=False))},
         {"config": RlConfig(prompts_per_step=3, group_size=4, threads=2)},
+        {"config": RlConfig(prompts_per_step=3, group_size=4, overlong=OverlongShaping(buffer=128))},
+        {"stream": WeightedStream(make_tasks(12), {"t1": 2.0}, 5)},
     ],
     ids=lambda change: "-".join(change),
 )
@@ -174,3 +176,123 @@ def test_every_attempt_has_its_own_seed_and_every_step_its_own_stream():
     seeds = [prompt.seed for prompt in engine.calls[0]]
     assert len(set(seeds)) == len(seeds) == 12
     assert engine.samplings[0].seed != engine.samplings[1].seed
+
+
+class AlteringEngine(ScriptedEngine):
+    """A scripted engine whose generations are changed before anyone sees them."""
+
+    def __init__(self, answer, change) -> None:
+        super().__init__(answer)
+        self._change = change
+
+    def generate(self, prompts, sampling, *, progress=None):
+        made = super().generate(prompts, sampling, progress=progress)
+        return [self._change(number, generation) for number, generation in enumerate(made)]
+
+
+def growing(user: str, index: int) -> str:
+    return "a" * (index + 1)
+
+
+def test_truncated_and_unscored_attempts_are_marked_and_keep_their_parts():
+    def change(number, generation):
+        return generation.model_copy(update={"finish_reason": "length"}) if number % 4 == 3 else generation
+
+    engine = AlteringEngine(lambda user, index: None if index == 0 else growing(user, index), change)
+    batch = collector(engine, max_unscored_share=0.5).collect(0, 0, DictLedger())
+    for group in batch.groups:
+        assert [attempt.is_scored for attempt in group.attempts] == [False, True, True, True]
+        assert [attempt.is_truncated for attempt in group.attempts] == [False, False, False, True]
+        assert group.attempts[1].verdict.parts == {"exact": 0.0}
+
+
+def test_the_length_penalty_is_in_the_final_reward_and_among_its_parts():
+    # max 4, buffer 2, scale 0.1: lengths 1, 2 are free; 3: -1/2 * 0.1 = -0.05; 4: -0.1
+    shaped = {"overlong": OverlongShaping(buffer=2, scale=0.1), "max_tokens": 4}
+    batch = collector(ScriptedEngine(growing), **shaped).collect(0, 0, DictLedger())
+    verdicts = batch.trained[0].scored
+    assert [verdict.reward for verdict in verdicts] == pytest.approx([0.1, 0.2, 0.3 - 0.05, 0.4 - 0.1])
+    assert [verdict.parts["overlong"] for verdict in verdicts] == pytest.approx([0.0, 0.0, -0.05, -0.1])
+    plain = collector(ScriptedEngine(growing), max_tokens=4).collect(0, 0, DictLedger())
+    assert "overlong" not in plain.trained[0].scored[0].parts
+
+
+def test_the_length_penalty_makes_signal_where_rewards_alone_have_none():
+    def flat(task, generation):
+        return Scored(parts={"exact": 1.0}, reward=1.0)
+
+    shaped = {"overlong": OverlongShaping(buffer=2, scale=0.1), "max_tokens": 4}
+    assert collector(ScriptedEngine(growing), score=flat).collect(0, 0, DictLedger()).trained == ()
+    assert len(collector(ScriptedEngine(growing), score=flat, **shaped).collect(0, 0, DictLedger()).trained) == 3
+
+
+def test_a_suite_with_a_length_penalty_of_its_own_is_refused_a_second_one():
+    def score(task, generation):
+        return Scored(parts={"exact": 0.0, "overlong": -0.1}, reward=0.1)
+
+    with pytest.raises(TrainingError, match="already and the setting `overlong` would add another"):
+        collector(ScriptedEngine(growing), score=score, overlong=OverlongShaping(buffer=9)).collect(0, 0, DictLedger())
+
+
+def test_tool_tokens_are_no_sampled_tokens():
+    # every answer's last token is a tool's; the penalty on length counts the others
+    def change(number, generation):
+        mask = (1,) * (len(generation.token_ids) - 1) + (0,)
+        return generation.model_copy(update={"token_mask": mask})
+
+    shaped = {"overlong": OverlongShaping(buffer=2, scale=0.1), "max_tokens": 4}
+    batch = collector(AlteringEngine(growing, change), **shaped).collect(0, 0, DictLedger())
+    group = batch.trained[0]
+    assert [attempt.sampled_count for attempt in group.attempts] == [0, 1, 2, 3] and group.sampled_tokens == 6
+    assert [verdict.parts["overlong"] for verdict in group.scored] == pytest.approx([0.0, 0.0, 0.0, -0.05])
+    assert [trace.token_count for trace in batch.traces()[:4]] == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize(
+    ("change", "error"),
+    [
+        ({"policy_id": "policy-old"}, "weights policy-old answered, expected policy-scripted"),
+        ({"token_mask": (1, 0, 1, 0, 1, 0)}, "token_mask has 6 entries for 1 tokens"),
+    ],
+    ids=["stale weights", "torn mask"],
+)
+def test_an_answer_that_cannot_be_trained_on_is_unscored(change, error):
+    engine = AlteringEngine(growing, lambda number, made: made.model_copy(update=change) if number % 4 == 0 else made)
+    batch = collector(engine, max_unscored_share=0.5).collect(0, 0, DictLedger())
+    assert batch.trained[0].attempts[0].verdict == Unscored(boundary="engine", error=error)
+    assert len(batch.trained[0].scored) == 3
+
+
+def test_each_attempt_names_the_weights_that_answered():
+    engine = AlteringEngine(
+        growing, lambda number, made: made.model_copy(update={"policy_id": "policy-scripted" if number % 2 else ""})
+    )
+    batch = collector(engine).collect(0, 0, DictLedger())
+    assert [attempt.policy_id for attempt in batch.groups[0].attempts] == ["", "policy-scripted"] * 2
+
+
+def test_the_engines_log_probabilities_are_kept_only_where_the_loss_needs_them():
+    def change(number, generation):
+        return generation.model_copy(update={"log_probabilities": (-0.5,) * len(generation.token_ids)})
+
+    engine = AlteringEngine(growing, change)
+    assert collector(engine).collect(0, 0, DictLedger()).groups[0].attempts[1].log_probabilities == ()
+    kept = collector(engine, engine_correction_cap=2.0).collect(0, 0, DictLedger())
+    assert kept.groups[0].attempts[1].log_probabilities == (-0.5, -0.5)
+    with pytest.raises(TrainingError, match="engine_correction_cap=2.0 needs.*got 0 for 1 tokens"):
+        collector(ScriptedEngine(growing), engine_correction_cap=2.0).collect(0, 0, DictLedger())
+
+
+def test_weighted_draws_may_hold_a_task_twice_and_each_group_has_its_weight():
+    stream = WeightedStream(make_tasks(3), {"t0": 50.0}, 5)
+    engine = ScriptedEngine(growing)
+    config = RlConfig(prompts_per_step=6, group_size=4)
+    batch = Collector(engine, HARNESS, stream, config, length_score, seed=5, rows_at_once=16).collect(
+        0, 0, DictLedger()
+    )
+    drawn = [stream.at(position) for position in range(6)]
+    assert [group.task_id for group in batch.groups] == [draw.task.task_id for draw in drawn]
+    assert [group.importance for group in batch.groups] == [draw.importance for draw in drawn]
+    assert len({group.task_id for group in batch.groups}) < 6
+    assert len({attempt.seed for group in batch.groups for attempt in group.attempts}) == 24
+    assert len({trace.trace_id for trace in batch.traces()}) == 24
