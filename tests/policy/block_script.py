@@ -15,6 +15,7 @@ from pathlib import Path
 import tiny_policy
 from tiny_suite import HARNESS, LetterSuite, make_tasks
 
+from harness.model import Harness
 from memory.records import RunRecord
 from memory.store import Store
 from policy.config import HfPolicyConfig, LoraConfig, RlConfig
@@ -86,10 +87,19 @@ def open_ledger(home: Path):
     return store.ledger("run-1")
 
 
-def train(home: Path, kind: str, first: int, steps: int, parent: Path | None, ledger, config: RlConfig = CONFIG):
+def block(
+    policy,
+    home: Path,
+    first: int,
+    steps: int,
+    parent: Path | None,
+    config: RlConfig = CONFIG,
+    harness: Harness = HARNESS,
+):
+    """A trainer of a policy and the request for one block."""
     request = BlockRequest(
         parent=parent,
-        harness=HARNESS,
+        harness=harness,
         suite=LetterSuite(),
         tasks=make_tasks(),
         rollout_steps=steps,
@@ -97,7 +107,14 @@ def train(home: Path, kind: str, first: int, steps: int, parent: Path | None, le
         seed=7,
         config=config,
     )
-    return GrpoBlockTrainer(policy_config(home, kind), home).train(request, ledger)
+    return GrpoBlockTrainer(policy, home), request
+
+
+def train(
+    home: Path, kind: str, first: int, steps: int, parent: Path | None, ledger, config: RlConfig = CONFIG, **more
+):
+    trainer, request = block(policy_config(home, kind), home, first, steps, parent, config, **more)
+    return trainer.train(request, ledger)
 
 
 def main() -> None:
