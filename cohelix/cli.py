@@ -47,11 +47,13 @@ def run(
     from graphs.plan import make_plan, refuse_too_small
 
     resolved = load_config(config, set_ or [])
-    plan = make_plan(resolved, build_suite(resolved.suite))
+    suite = build_suite(resolved.suite)
+    plan = make_plan(resolved, suite)
     if dry_run:
-        from cohelix.display import show_plan
+        from cohelix.display_footprint import show_dry_run
+        from graphs.plan_memory import dry_run_view
 
-        emit({"config": resolved.model_dump(mode="json"), "plan": plan.model_dump(mode="json")}, json_, show_plan)
+        emit(dry_run_view(resolved, plan, suite), json_, show_dry_run)
         refuse_too_small(plan)
         return
     refuse_too_small(plan)

@@ -169,7 +169,8 @@ def show_plan(value: View) -> None:
     out.print(yaml.safe_dump(value["config"], sort_keys=False, allow_unicode=True), markup=False)
     out.print(
         f"plan: {plan['condition']}, {plan['rounds']} rounds, {plan['rl_blocks']} RL blocks of "
-        f"{plan['rollout_steps']} rollout steps in all, at most {plan['proposals']} proposals",
+        f"{plan['rollout_steps']} rollout steps in all"
+        + (f", at most {plan['proposals']} proposals" if plan["proposals"] else ""),
         markup=False,
     )
     table = Table(box=None, pad_edge=False)

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
+
+from pydantic import computed_field
 
 from evals.suites.base import Suite
 from graphs.config import RunConfig, VaceConfig
 from graphs.config_train import RlStageConfig, SftStageConfig
-from graphs.plan_cost import sizes_of
+from graphs.plan import Plan
+from graphs.plan_cost import Sizes, gpus_that_sample, gpus_that_train, is_on_gpu, sizes_of
 from harness.records import Record
 from policy.config import AnyPolicyConfig, RlConfig, SftConfig
 from policy.footprint import (
@@ -19,12 +23,9 @@ from policy.footprint import (
     logit_bytes,
     training_bytes,
     update_flops,
-    visual_tokens,
 )
 
 GIB = 1 << 30
-PATCH, MERGE = 16, 2
-"""Pixels of a patch's side and patches of a visual token's side, as in the Qwen3.5 models."""
 ELEMENT_BYTES = {"float32": 4, "bfloat16": 2}
 
 
@@ -49,6 +50,7 @@ class StageFootprint(Record):
     rollout_hours: float
     training_hours: float
 
+    @computed_field  # type: ignore[prop-decorator]
     @property
     def hours(self) -> float:
         """Rollouts and updates one after the other, as they run."""
@@ -66,9 +68,20 @@ class Footprint(Record):
     rollout_gpus: int
     """That only sample."""
     gpu_memory_gib: float
+    is_on_gpu: bool
+    """False on CPUs, where a process takes a GPU's place in every figure."""
     stages: tuple[StageFootprint, ...]
     assumptions: tuple[str, ...]
     warnings: tuple[str, ...] = ()
+
+
+def dry_run_view(config: RunConfig, plan: Plan, suite: Suite) -> dict[str, Any]:
+    """What a dry run shows, as JSON; a model of the user's choice is counted, the packaged one is known."""
+    view: dict[str, Any] = {"config": config.model_dump(mode="json"), "plan": plan.model_dump(mode="json")}
+    if config.policy.type == "hf":
+        footprint = plan_footprint(config, suite)
+        view["footprint"] = footprint.model_dump(mode="json") if footprint else None
+    return view
 
 
 def find_architecture(config: RunConfig) -> str:
@@ -95,8 +108,8 @@ def plan_footprint(config: RunConfig, suite: Suite) -> Footprint | None:
     if not source:
         return None
     size = measure_architecture(source, policy.lora)
-    lengths = _Lengths.of(config, suite)
-    stages = tuple(_stage(config, policy, size, lengths, name, settings, count)
+    sizes = sizes_of(config, suite)
+    stages = tuple(_stage(config, policy, size, sizes, name, settings, count)
                    for name, settings, count in _blocks(config, suite))  # fmt: skip
     rollout_gpus = len(policy.engine.urls) if policy.engine.type == "vllm_server" else 0
     full = [stage for stage in stages if stage.training.total > config.plan.gpu_memory_gib * GIB]
@@ -106,35 +119,15 @@ def plan_footprint(config: RunConfig, suite: Suite) -> Footprint | None:
         gpus=gpus_that_train(config),
         rollout_gpus=rollout_gpus,
         gpu_memory_gib=config.plan.gpu_memory_gib,
+        is_on_gpu=is_on_gpu(config),
         stages=stages,
-        assumptions=_assumptions(config, lengths),
+        assumptions=_assumptions(config, sizes),
         warnings=tuple(
             f"{stage.name}: {stage.training.total / GIB:.1f} GiB of {config.plan.gpu_memory_gib:g} on a GPU; shard "
             "more, take a smaller micro_batch_size, gradient_checkpointing or more GPUs"
             for stage in full
         ),
     )
-
-
-def gpus_that_train(config: RunConfig) -> int:
-    """Processes of the executor, unless the plan says otherwise."""
-    executor = None if config.policy.type == "api" else config.policy.executor
-    processes = executor.num_processes if executor is not None and executor.type == "accelerate" else 1
-    return config.plan.gpus or processes
-
-
-class _Lengths(Record):
-    prompt: int
-    completion: int
-
-    @classmethod
-    def of(cls, config: RunConfig, suite: Suite) -> _Lengths:
-        estimate, plan, image = sizes_of(config, suite), config.plan, getattr(config.policy, "image", None)
-        seen = visual_tokens(max_pixels=image.max_pixels, patch=PATCH, merge=MERGE) if image else 0
-        return cls(
-            prompt=plan.prompt_tokens or estimate.prompt_tokens + seen,
-            completion=plan.completion_tokens or estimate.completion_tokens,
-        )
 
 
 def _blocks(config: RunConfig, suite: Suite) -> list[tuple[str, RlConfig | SftConfig, int]]:
@@ -153,27 +146,27 @@ def _blocks(config: RunConfig, suite: Suite) -> list[tuple[str, RlConfig | SftCo
 
 
 def _stage(
-    config: RunConfig, policy: AnyPolicyConfig, size: ModelSize, lengths: _Lengths, name: str,
+    config: RunConfig, policy: AnyPolicyConfig, size: ModelSize, sizes: Sizes, name: str,
     settings: RlConfig | SftConfig, count: int,
 ) -> StageFootprint:  # fmt: skip
     gpus, plan = gpus_that_train(config), config.plan
     is_rl = isinstance(settings, RlConfig)
     if isinstance(settings, RlConfig):
         samples, steps = settings.prompts_per_step * settings.group_size, count
-        batch, longest = samples // settings.updates_per_rollout_step, lengths.prompt + settings.max_tokens
+        batch, longest = samples // settings.updates_per_rollout_step, sizes.prompt_tokens + settings.max_tokens
         scored = settings.max_tokens
     else:
         samples, batch = settings.batch_size, settings.batch_size
         steps, longest = -(-settings.epochs * count // settings.batch_size), settings.max_tokens
         scored = settings.max_tokens
     micro = settings.micro_batch_size or -(-batch // gpus)
-    tokens = samples * (lengths.prompt + lengths.completion)
+    tokens = samples * (sizes.prompt_tokens + sizes.completion_tokens)
     checkpointing = getattr(policy, "gradient_checkpointing", False)
     passes = (1 + (settings.beta > 0)) if isinstance(settings, RlConfig) else 0
     flops = passes * forward_flops(size, tokens=tokens) + update_flops(
         size, tokens=tokens, gradient_checkpointing=checkpointing
     )
-    engines = len(policy.engine.urls) if policy.engine.type == "vllm_server" else gpus
+    engines = gpus_that_sample(config)
     return StageFootprint(
         name=name,
         samples=samples,
@@ -183,7 +176,7 @@ def _stage(
         flops=float(flops),
         training=_memory(config, policy, size, micro=micro, longest=longest, scored=scored, is_rl=is_rl),
         rollout_gib=_server_gib(policy, size, sequences=-(-samples // engines), tokens=longest) if is_rl else 0.0,
-        rollout_hours=steps * samples * lengths.completion / (plan.rollout_tokens_per_s * engines) / 3600
+        rollout_hours=steps * samples * sizes.completion_tokens / (plan.rollout_tokens_per_s * engines) / 3600
         if is_rl
         else 0.0,
         training_hours=steps * flops / (plan.train_tflops * 1e12 * gpus) / 3600,
@@ -230,12 +223,12 @@ def _server_gib(policy: AnyPolicyConfig, size: ModelSize, *, sequences: int, tok
     return (weights + cache_bytes(size, sequences=sequences, tokens=tokens, element_bytes=element)) / GIB
 
 
-def _assumptions(config: RunConfig, lengths: _Lengths) -> tuple[str, ...]:
-    plan = config.plan
+def _assumptions(config: RunConfig, sizes: Sizes) -> tuple[str, ...]:
+    plan, unit = config.plan, "GPU" if is_on_gpu(config) else "process"
     return (
-        f"{lengths.prompt:,} prompt and {lengths.completion:,} completion tokens are typical",
-        f"{plan.rollout_tokens_per_s:,.0f} completion tokens/s on each GPU that samples",
-        f"{plan.train_tflops:g} TFLOP/s on each of {gpus_that_train(config)} GPUs that train, cut by {plan.sharding}",
+        f"{sizes.prompt_tokens:,} prompt and {sizes.completion_tokens:,} completion tokens are typical",
+        f"{plan.rollout_tokens_per_s:,.0f} completion tokens/s on each {unit} that samples",
+        f"{plan.train_tflops:g} TFLOP/s on each of {gpus_that_train(config)} {unit}{'s' if is_on_gpu(config) else 'es'} that train, cut by {plan.sharding}",
         "memory at the longest sample of every row of a micro-batch; no allocator, context or communication buffers",
         "no groups replaced by dynamic sampling, no evaluations, no start-up in the hours",
     )

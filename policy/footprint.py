@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from typing import Literal
 
+from pydantic import computed_field
+
 from harness.records import Record
 
 Sharding = Literal["ddp", "zero2", "fsdp2", "zero3"]
@@ -42,11 +44,13 @@ class ModelSize(Record):
     state_elements: int
     """Of the fixed-size states of linear-attention layers, per sequence."""
 
+    @computed_field  # type: ignore[prop-decorator]
     @property
     def language(self) -> int:
         """Everything but the vision tower."""
         return self.parameters - self.vision
 
+    @computed_field  # type: ignore[prop-decorator]
     @property
     def trainable_share(self) -> float:
         """Trained parameters over all that are in memory, adapters included."""
@@ -66,6 +70,7 @@ class GpuMemory(Record):
     engine: int = 0
     """Weights and cache of a rollout engine on the same GPU."""
 
+    @computed_field  # type: ignore[prop-decorator]
     @property
     def total(self) -> int:
         """Sum of the parts."""
