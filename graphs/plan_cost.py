@@ -81,8 +81,9 @@ def gpus_that_train(config: RunConfig) -> int:
 
 def gpus_that_sample(config: RunConfig) -> int:
     """Replicas of a vLLM server, else the GPUs that train."""
-    is_served = config.policy.type != "api" and config.policy.engine.type == "vllm_server"
-    return len(config.policy.engine.urls) if is_served else gpus_that_train(config)
+    if config.policy.type != "api" and config.policy.engine.type == "vllm_server":
+        return len(config.policy.engine.urls)
+    return gpus_that_train(config)
 
 
 def is_on_gpu(config: RunConfig) -> bool:

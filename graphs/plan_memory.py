@@ -224,11 +224,12 @@ def _server_gib(policy: AnyPolicyConfig, size: ModelSize, *, sequences: int, tok
 
 
 def _assumptions(config: RunConfig, sizes: Sizes) -> tuple[str, ...]:
-    plan, unit = config.plan, "GPU" if is_on_gpu(config) else "process"
+    plan = config.plan
+    unit, units = ("GPU", "GPUs") if is_on_gpu(config) else ("process", "processes")
     return (
         f"{sizes.prompt_tokens:,} prompt and {sizes.completion_tokens:,} completion tokens are typical",
         f"{plan.rollout_tokens_per_s:,.0f} completion tokens/s on each {unit} that samples",
-        f"{plan.train_tflops:g} TFLOP/s on each of {gpus_that_train(config)} {unit}{'s' if is_on_gpu(config) else 'es'} that train, cut by {plan.sharding}",
+        f"{plan.train_tflops:g} TFLOP/s on each of {gpus_that_train(config)} {units} that train, cut by {plan.sharding}",
         "memory at the longest sample of every row of a micro-batch; no allocator, context or communication buffers",
         "no groups replaced by dynamic sampling, no evaluations, no start-up in the hours",
     )

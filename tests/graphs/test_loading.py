@@ -32,7 +32,7 @@ def test_shipped_configs_cover_the_quickstart_all_six_conditions_and_an_hf_polic
     loaded = [load_config(file) for file in CONFIGS]
     assert "quickstart.yaml" in [file.name for file in CONFIGS]
     conditions = {config.strategy.condition for config in loaded}
-    assert conditions == {"vace", "static", "harness-only", "rl-only", "sia", "whale"}
+    assert conditions == {"vace", "static", "harness-only", "rl-only", "sia", "whale", "train"}
     assert "hf" in {config.policy.type for config in loaded}
 
 
