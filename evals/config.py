@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
-from pydantic import Field, JsonValue
+from pydantic import Field, JsonValue, model_validator
 
 from evals.suites.metro_preset import SUITE_SEED_COUNT, PresetName
 from evals.suites.route_verdict import RewardConfig
@@ -12,6 +12,7 @@ from harness.records import Record, Split
 
 TaskCount = Annotated[int, Field(ge=1, le=100_000)]
 
+MetroImage = Literal["none", "only_map", "map_and_text"]
 MapTabDomain = Literal["metro", "travel"]
 MapTabVariant = Literal[
     "only_map",
@@ -46,6 +47,17 @@ class MetroConfig(Record):
     """Number of test tasks; None keeps the preset's number."""
     reward: RewardConfig = RewardConfig()
     """What training is rewarded for; the gate always reads ``exact``."""
+    image: MetroImage = "none"
+    """``only_map`` draws the map as a picture and takes its text out of the prompt, ``map_and_text`` shows both; the
+    policy must see (``policy.image``). Pictures go to ``images`` below the home."""
+
+    @model_validator(mode="after")
+    def _drawable(self) -> Self:
+        if self.image == "only_map" and self.preset == "standard":
+            raise ValueError(
+                "image=only_map cannot ask preset=standard's questions: no picture shows attributes; use map_and_text"
+            )
+        return self
 
     @property
     def counts(self) -> dict[Split, int]:

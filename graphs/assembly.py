@@ -75,7 +75,7 @@ def assemble(
     """The context of a run, for as long as the block lasts."""
     from graphs import train, vace
 
-    suite = build_suite(config.suite)
+    suite = build_suite(config.suite, image_folder=store.images)
     work = Work(work_ledger(config, store, run_id), recorder)
     services = _services(config, store, run_id, recorder)
     attempts = ModelServices(services.ledger, accounts=services.accounts, throttle=services.throttle)

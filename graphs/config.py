@@ -7,12 +7,12 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import Field, field_validator, model_validator
 
 from agents.llm.config import RolesConfig
-from evals.config import SuiteConfig
+from evals.config import MetroConfig, SuiteConfig
 from graphs.api_policy import refuse_rules
 from graphs.config_plan import PlanConfig
 from graphs.config_train import BlockPlan, EvaluationSampling, TrainConfig
 from harness.records import Record
-from policy.config import ApiPolicyConfig, PocketPolicyConfig, RlConfig, RunPolicyConfig
+from policy.config import ApiPolicyConfig, PocketPolicyConfig, RlConfig, RunPolicyConfig, sees
 
 Condition = Literal["vace", "static", "harness-only", "rl-only", "sia", "whale"]
 """METHODS §1: the same nodes, other routers."""
@@ -158,6 +158,7 @@ class RunConfig(Record):
                 f"budget.tasks.train={train} is smaller than {self.step_key}={needed}; "
                 "a rollout step needs that many different prompts"
             )
+        self._check_images()
         trains = self.strategy.type == "train" or self.strategy.trains
         if isinstance(self.policy, ApiPolicyConfig):
             if trains:
@@ -172,6 +173,21 @@ class RunConfig(Record):
                 "set policy.lora, or sample with policy.engine.type transformers or vllm_colocated"
             )
         return self
+
+    def _check_images(self) -> None:
+        """Refuse pictures that nobody would be shown."""
+        if not isinstance(self.suite, MetroConfig) or self.suite.image == "none":
+            return
+        if not sees(self.policy):
+            raise ValueError(
+                f"suite.image={self.suite.image} shows pictures, and the policy sees text alone; set policy.type=hf and "
+                "policy.image, or suite.image=none"
+            )
+        if not isinstance(self.policy, ApiPolicyConfig) and self.policy.engine.type != "transformers":
+            raise ValueError(
+                f"policy.engine.type={self.policy.engine.type} is sent token ids alone, and suite.image="
+                f"{self.suite.image} shows pictures; sample with policy.engine.type=transformers"
+            )
 
     @property
     def step_key(self) -> str:

@@ -15,7 +15,7 @@ from graphs.seeds import derive_seed
 from graphs.view import find_harness_id
 from harness.errors import UserError
 from harness.records import Record, Sampling, Split
-from memory.store import Store
+from memory.store import IMAGES, Store
 
 SEED_HARNESS = "seed"
 CLI_PURPOSE = "eval"
@@ -42,7 +42,7 @@ def evaluate_pair(config: RunConfig, choice: PairChoice, *, home: Path) -> dict[
     known: list[Split] = [name for name in get_args(Split) if name == choice.split]
     if not known:
         raise UserError("cannot evaluate", got=f"split {choice.split!r}", expected=f"one of {list(get_args(Split))}")
-    split, suite, strategy = known[0], build_suite(config.suite), config.strategy
+    split, suite, strategy = known[0], build_suite(config.suite, image_folder=home / IMAGES), config.strategy
     with Store.open(home) as store:
         harness = suite.seed_harness()
         if choice.harness != SEED_HARNESS:

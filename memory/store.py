@@ -1,7 +1,8 @@
 """One object for everything a run keeps: ``Store.open(home)``.
 
 Layout of ``home``: ``store.sqlite`` (or a database elsewhere, by URL), ``checkpoints/<checkpoint_id>/``,
-``runs/<run_id>/``. Rows are durable when a method returns; a killed process leaves all of a write or none.
+``runs/<run_id>/``, ``images/`` (pictures that suites draw, named by their content). Rows are durable when a
+method returns; a killed process leaves all of a write or none.
 """
 
 from __future__ import annotations
@@ -23,6 +24,8 @@ from memory.steps import Steps
 from memory.traces import Traces
 
 DATABASE_NAME = "store.sqlite"
+IMAGES = "images"
+"""Folder below a home for the pictures that suites draw, named by their content."""
 
 _CHECKED_BYTES = 64 << 20
 """Databases up to this size are checked page by page at opening; larger ones when read."""
@@ -45,6 +48,7 @@ class Store:
     def __init__(self, home: Path, database: Database) -> None:
         """Group the stores over one database; use :meth:`open`, which also checks it."""
         self.home = home
+        self.images = home / IMAGES
         self._database = database
         self.runs = Runs(database, home / "runs")
         self.lineage = Lineage(database, home / "checkpoints")

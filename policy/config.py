@@ -136,6 +136,12 @@ PolicyConfig = Annotated[AnyPolicyConfig, Field(discriminator="type")]
 RunPolicyConfig = Annotated[AnyPolicyConfig | ApiPolicyConfig, Field(discriminator="type")]
 """Policies that a run can start from; an API's is only ever prompted."""
 
+
+def sees(policy: AnyPolicyConfig | ApiPolicyConfig) -> bool:
+    """Whether tasks' images are shown to a policy."""
+    return isinstance(policy, HfPolicyConfig) and policy.image is not None
+
+
 __all__ = [
     "AnyEngineConfig",
     "AnyExecutorConfig",
@@ -154,4 +160,5 @@ __all__ = [
     "RunPolicyConfig",
     "SftConfig",
     "TelemetryConfig",
+    "sees",
 ]

@@ -12,6 +12,11 @@ Agreement = Literal["agrees", "disagrees", "unverifiable"]
 """What an exact solver says of a gold answer; ``unverifiable`` where a table it needs is absent."""
 
 
+def unplaced(task: Task) -> Task:
+    """The task without the places of its pictures, for a fingerprint that does not depend on where files lie."""
+    return task.model_copy(update={"images": tuple(image.model_copy(update={"path": ""}) for image in task.images)})
+
+
 class Play(Record):
     """One idea for changing a harness, filed under the faults that may call for it.
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import hashlib
 from functools import cached_property, lru_cache
 from pathlib import Path
 
 from evals.config import MapTabConfig
-from evals.suites.base import Play, ValidationReport
+from evals.suites.base import Play, ValidationReport, unplaced
 from evals.suites.maptab_check import MissingTable, check_query, query_graph, solve_query
 from evals.suites.maptab_layout import (
     SPLITS,
@@ -16,6 +17,7 @@ from evals.suites.maptab_layout import (
     find_table,
     query_file,
     read_queries,
+    resolve,
 )
 from evals.suites.metro_playbook import PLAYS
 from evals.suites.metro_text import CONTRACT, INPUT_TEMPLATE
@@ -27,9 +29,10 @@ from evals.suites.route_validation import ValidationTally, gold_routes
 from evals.suites.route_verdict import RouteVerifier
 from harness.errors import UserError
 from harness.model import Harness, Protocol, Skill, SkillBank
-from harness.records import FinishReason, Scored, Split, Task, content_id
+from harness.records import FinishReason, ImageFile, Scored, Split, Task, content_id
 
 STYLES = ("direct", "plan", "hops")
+IMAGE_SUFFIXES = (".png", ".jpg", ".jpeg")
 _INSTRUCTIONS = "Find the best route between two places on the map. Write names as the map does, _ for a hyphen."
 _TRAVEL_CONTRACT = (
     "Answer as <reasoning>working</reasoning><response>route</response>. The route joins the places with -."
@@ -77,9 +80,9 @@ class MapTabSuite:
 
     @cached_property
     def fingerprint(self) -> str:
-        """Content id of all tasks and of the reward."""
+        """Content id of all tasks and of the reward; pictures count by their content, wherever they are kept."""
         tasks = [
-            content_id(task, prefix="task")
+            content_id(unplaced(task), prefix="task")
             for split in SPLITS
             if self._queries[split]
             for task in self.tasks(split=split)
@@ -110,8 +113,16 @@ class MapTabSuite:
             split=query.split,
             inputs={"question": self._question(query), "map": self._map(query), "figure": query.figure},
             gold=[*query.routes],
+            images=self._images(query),
             strata={"map": query.map_difficulty, "query": query.query_difficulty, "variant": query.variant},
         )
+
+    def _images(self, query: MapTabQuery) -> tuple[ImageFile, ...]:
+        """The query's figure where the variant shows it and its file is there; many copies come without."""
+        if query.variant == "only_tab" or Path(query.figure).suffix.lower() not in IMAGE_SUFFIXES:
+            return ()
+        path = resolve(self._root, query.figure)
+        return () if path is None else (_image_file(path.absolute()),)
 
     def _question(self, query: MapTabQuery) -> str:
         if query.weights is None:
@@ -210,6 +221,11 @@ class MapTabSuite:
                 check = check_query(self._root, query)
                 tally.add(self._task(query), [], check.agreement, check.reason)
         return tally.report()
+
+
+@lru_cache(maxsize=1024)
+def _image_file(path: Path) -> ImageFile:
+    return ImageFile(path=str(path), sha256=hashlib.sha256(path.read_bytes()).hexdigest())
 
 
 @lru_cache(maxsize=64)

@@ -5,8 +5,11 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
+from pathlib import Path
+from typing import Literal
 
-from evals.suites.base import Play, ValidationReport
+from evals.suites.base import Play, ValidationReport, unplaced
+from evals.suites.metro_image import map_file
 from evals.suites.metro_playbook import PLAYS
 from evals.suites.metro_preset import PRESETS, MetroPreset, Problem, draw_problems
 from evals.suites.metro_table import INSTRUCTIONS_BY_RENDERING, STATION_GAP, problem_inputs
@@ -24,9 +27,11 @@ from evals.suites.route_solver import solve_route
 from evals.suites.route_validation import ValidationTally, gold_routes
 from evals.suites.route_verdict import RewardConfig, RouteVerifier
 from harness.model import Harness, Protocol, Skill, SkillBank
-from harness.records import FinishReason, Scored, Split, Task, content_id
+from harness.records import FinishReason, ImageFile, Scored, Split, Task, content_id
 
 SPLITS: tuple[Split, ...] = ("train", "val", "test")
+MAP_IN_IMAGE = "The map is in the image."
+"""Stands in the prompt where the text of the map would."""
 
 
 class MetroSuite:
@@ -41,6 +46,8 @@ class MetroSuite:
         *,
         counts: Mapping[Split, int] | None = None,
         reward: RewardConfig | None = None,
+        image: Literal["none", "only_map", "map_and_text"] = "none",
+        image_folder: Path | None = None,
     ) -> None:
         """Choose a size; nothing is drawn until tasks are asked for.
 
@@ -49,6 +56,8 @@ class MetroSuite:
             seed: decides every map and question.
             counts: tasks per split; missing splits keep the preset's number.
             reward: which reward ``verify`` gives; default the exact outcome.
+            image: whether tasks show the map as a picture, and whether its text stands beside it.
+            image_folder: where pictures are written; None writes none, the tasks are the same but cannot be shown.
 
         Raises:
             ValueError: unknown preset, or a count below 1.
@@ -61,19 +70,23 @@ class MetroSuite:
         if min(self.counts.values()) < 1:
             raise ValueError(f"building the metro suite failed; got counts {self.counts}; expected at least 1 each")
         self._verifier = RouteVerifier(reward or RewardConfig())
+        self.image = image
+        self._image_folder = image_folder
+        self._files: dict[str, ImageFile] = {}
         self._problems: dict[Split, tuple[Problem, ...]] = {}
         self._by_task: dict[str, Problem] = {}
         self._links: dict[str, Links] = {}
 
     @property
     def name(self) -> str:
-        """Preset and seed."""
-        return f"metro-{self.preset.name}-{self.seed}"
+        """Preset, seed and how the map is shown."""
+        shown = "" if self.image == "none" else f"-{self.image}"
+        return f"metro-{self.preset.name}-{self.seed}{shown}"
 
     @cached_property
     def fingerprint(self) -> str:
-        """Content id of all tasks and of the reward."""
-        tasks = [content_id(task, prefix="task") for split in SPLITS for task in self.tasks(split=split)]
+        """Content id of all tasks and of the reward; pictures count by their content, wherever they are kept."""
+        tasks = [content_id(unplaced(task), prefix="task") for split in SPLITS for task in self.tasks(split=split)]
         reward = self._verifier.reward.model_dump(mode="json")
         return content_id({"name": self.name, "tasks": [*tasks], "reward": reward}, prefix="suite")
 
@@ -95,10 +108,23 @@ class MetroSuite:
             task_id=task_id,
             suite=self.name,
             split=split,
-            inputs=problem_inputs(problem, self.preset.rendering),
+            inputs=self._inputs(problem),
             gold=[problem.route.text],
+            images=self._images(problem),
             strata={"map": problem.map_difficulty, "query": problem.query_difficulty},
         )
+
+    def _inputs(self, problem: Problem) -> dict[str, str]:
+        inputs = problem_inputs(problem, self.preset.rendering)
+        return {**inputs, "map": MAP_IN_IMAGE} if self.image == "only_map" else inputs
+
+    def _images(self, problem: Problem) -> tuple[ImageFile, ...]:
+        if self.image == "none":
+            return ()
+        fingerprint = problem.network.fingerprint
+        if fingerprint not in self._files:
+            self._files[fingerprint] = map_file(problem.network, self._image_folder)
+        return (self._files[fingerprint],)
 
     def tasks(self, *, split: Split) -> tuple[Task, ...]:
         """The frozen tasks of one split, strata in a fixed cycle."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from importlib.metadata import EntryPoint, entry_points
+from pathlib import Path
 from typing import Any
 
 from evals.config import PluginConfig, SuiteConfig
@@ -22,16 +23,26 @@ class SuiteEntry:
     """A built-in suite."""
 
     description: str
-    build: Callable[[Any], Suite]
-    """Takes the config of this ``type``."""
+    build: Callable[[Any, Path | None], Suite]
+    """Takes the config of this ``type`` and the folder for pictures."""
 
 
 SUITES: dict[str, SuiteEntry] = {
     "metro": SuiteEntry(
         "synthetic metro networks drawn from a seed; presets pocket, mini, standard",
-        lambda config: MetroSuite(config.preset, config.seed, counts=config.counts, reward=config.reward),
+        lambda config, folder: MetroSuite(
+            config.preset,
+            config.seed,
+            counts=config.counts,
+            reward=config.reward,
+            image=config.image,
+            image_folder=folder,
+        ),
     ),
-    "maptab": SuiteEntry("query files and tables in the MapTab layout, read from a folder", MapTabSuite),
+    "maptab": SuiteEntry(
+        "query files, tables and map images in the MapTab layout, read from a folder",
+        lambda config, folder: MapTabSuite(config),
+    ),
 }
 """Built-in suites by config ``type``."""
 
@@ -45,8 +56,13 @@ def suite_names() -> tuple[str, ...]:
     return (*SUITES, *sorted(set(_plugins()) - set(SUITES)))
 
 
-def build_suite(config: SuiteConfig) -> Suite:
+def build_suite(config: SuiteConfig, *, image_folder: Path | None = None) -> Suite:
     """Build the suite that a config describes.
+
+    Args:
+        config: which suite.
+        image_folder: where a suite that draws pictures writes them; None writes none: the tasks and their fingerprint
+            are the same, but cannot be shown to a policy.
 
     Raises:
         UserError: no suite has that name; the message lists the known ones.
@@ -54,7 +70,7 @@ def build_suite(config: SuiteConfig) -> Suite:
     """
     if isinstance(config, PluginConfig):
         return _build_plugin(config)
-    return SUITES[config.type].build(config)
+    return SUITES[config.type].build(config, image_folder)
 
 
 def _build_plugin(config: PluginConfig) -> Suite:
