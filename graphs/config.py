@@ -180,8 +180,8 @@ class RunConfig(Record):
             return
         if not sees(self.policy):
             raise ValueError(
-                f"suite.image={self.suite.image} shows pictures, and the policy sees text alone; set policy.type=hf and "
-                "policy.image, or suite.image=none"
+                f"suite.image={self.suite.image} shows pictures, and the policy sees text alone; set policy.type=hf "
+                "and policy.image, or suite.image=none"
             )
         if not isinstance(self.policy, ApiPolicyConfig) and self.policy.engine.type != "transformers":
             raise ValueError(
