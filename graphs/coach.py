@@ -25,7 +25,7 @@ from memory.store import Store
 from policy.config import AnyPolicyConfig
 
 if TYPE_CHECKING:
-    from policy.sft import SftResult, SftStepMetrics
+    from policy.sft import SftResult
 
 TEACH = "teach"
 """Purpose of the teacher's traces."""
@@ -80,9 +80,9 @@ class Coach:
 
     def tune(self, checkpoint_id: str, harness_id: str, traces_key: str, stage: SftStageConfig) -> str:
         """Supervised fine-tuning on a stage's audited traces; returns the new checkpoint's id."""
-        from policy.sft import SftBlockTrainer, SftRequest, sft_records
+        from policy.sft import SftRequest, sft_records
 
-        started, made = time.monotonic(), 0
+        started = time.monotonic()
         before = self._store.lineage.checkpoint(checkpoint_id)
         policy = self._lab.policy(checkpoint_id)
         written = Demonstrations.model_validate(self._work.result(traces_key))
@@ -95,17 +95,12 @@ class Coach:
             seed=derive_seed(self._config.seed, "sft"),
         )
 
-        def progress(step: SftStepMetrics) -> None:
-            nonlocal made
-            made += 1
-            self._work.recorder.tell("progress", f"loss {step.loss:.4f}", done=step.step + 1)
-
-        result = SftBlockTrainer(policy, self._store.home).train(request, self._work.ledger, progress)
+        result, is_reused, deaths = self._lab.tune(policy, request)
         self._keep(before, policy, result)
-        told = _told(before, traces, result)
+        told = _told(before, traces, result, deaths)
         key = content_id([result.checkpoint_id], prefix="sft")
         seconds = time.monotonic() - started
-        self._work.note("trainer", "tune", key, told, is_reused=not made, seconds=seconds)
+        self._work.note("trainer", "tune", key, told, is_reused=is_reused, seconds=seconds)
         return result.checkpoint_id
 
     def _keep(self, before: CheckpointRecord, policy: AnyPolicyConfig, result: SftResult) -> None:
@@ -175,12 +170,17 @@ class Coach:
         return trace.model_copy(update={"trace_id": content_id(trace, prefix="trace")})
 
 
-def _told(before: CheckpointRecord, traces: Sequence[Trace], result: SftResult) -> Produced:
+def _told(before: CheckpointRecord, traces: Sequence[Trace], result: SftResult, deaths: Sequence[str]) -> Produced:
     steps: list[JsonValue] = [step.model_dump(mode="json") for step in result.steps]
     losses = f"loss {result.steps[0].loss:.4f} -> {result.steps[-1].loss:.4f}" if result.steps else "none made"
     return Produced(
         result=None,
         saw={"checkpoint_id": before.checkpoint_id, "traces": [trace.trace_id for trace in traces]},
-        wrote={"checkpoint_id": result.checkpoint_id, "policy_id": result.policy_id, "sft_steps": steps},
-        said=f"{len(result.steps)} updates on {len(traces)} traces, {losses}",
+        wrote={
+            "checkpoint_id": result.checkpoint_id,
+            "policy_id": result.policy_id,
+            "sft_steps": steps,
+            "trainer_deaths": list(deaths),
+        },
+        said=f"{len(result.steps)} updates on {len(traces)} traces, {losses}" + "".join(f"; {one}" for one in deaths),
     )

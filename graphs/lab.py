@@ -19,8 +19,8 @@ from graphs.config import RunConfig
 from graphs.config_train import BlockPlan
 from graphs.identity import ledger_scope
 from graphs.merged import BASE, base_id, is_base, policy_behind
-from graphs.recorder import Recorder
 from graphs.seeds import derive_seed
+from graphs.training_watch import TrainingWatch
 from graphs.work import Produced, Work, as_inputs
 from harness.errors import UserError
 from harness.model import Harness
@@ -32,14 +32,13 @@ from memory.records import CheckpointRecord
 from memory.store import Store
 from policy.api_engine import api_policy_id
 from policy.config import AnyPolicyConfig, ApiPolicyConfig, HfPolicyConfig, PocketPolicyConfig
-from policy.errors import TrainerDied
-from policy.executor import make_executor
-from policy.job import StoreAddress, TrainingJob
+from policy.executor import Executor, make_executor
+from policy.job import SftJob, StoreAddress, TrainingJob
 
 if TYPE_CHECKING:
     from agents.llm.call import ModelServices
     from policy.block import BlockResult
-    from policy.step_metric import StepMetrics
+    from policy.sft import SftRequest, SftResult
 
 ENGINES_KEPT = 2
 """Loaded engines a run keeps; the gate needs one, the report two."""
@@ -51,6 +50,16 @@ class Block(NamedTuple):
     checkpoint_id: str
     evidence_key: str
     """Ledger key of its trace ids."""
+
+
+class Tuned(NamedTuple):
+    """What an SFT stage leaves behind."""
+
+    result: SftResult
+    is_reused: bool
+    """It was in the ledger; nothing was trained now."""
+    deaths: tuple[str, ...]
+    """Of trainers that another one replaced."""
 
 
 def base_fingerprint(policy: PocketPolicyConfig | HfPolicyConfig | ApiPolicyConfig) -> str:
@@ -102,17 +111,18 @@ class Lab:
         self._suite = suite
         self._work = work
         self._engines: OrderedDict[str, RolloutEngine] = OrderedDict()
-        self._executor = None if config.policy.type == "api" else make_executor(config.policy.executor)
+        self._executor: Executor | None = None
 
     def warm(self) -> None:
         """Let the trainer start in the background, for a run that will train; on one core that would gain nothing."""
-        if self._executor is not None and (os.cpu_count() or 1) > 1:
-            self._executor.warm()
+        if (os.cpu_count() or 1) > 1:
+            self._trainer.warm()
 
     def close(self) -> None:
         """End the trainer's processes."""
         if self._executor is not None:
             self._executor.close()
+            self._executor = None
 
     def base_checkpoint(self) -> str:
         """Checkpoint id of the weights that the run starts from; they are recorded, not copied."""
@@ -154,9 +164,7 @@ class Lab:
             while len(self._engines) >= ENGINES_KEPT:
                 self._engines.popitem(last=False)
             try:
-                self._engines[checkpoint_id] = open_engine(
-                    self._config, self._store, checkpoint_id, self._services
-                )
+                self._engines[checkpoint_id] = open_engine(self._config, self._store, checkpoint_id, self._services)
             except TornFile as error:
                 graph = self._store.runs.folder(self._run_id) / "graph.db"
                 raise UserError(
@@ -182,14 +190,32 @@ class Lab:
             seed=derive_seed(self._config.seed, "rl"),
             config=plan.rl,
         )
-        address = StoreAddress(home=str(self._store.home), scope=ledger_scope(self._config, self._run_id))
         policy = self.policy(checkpoint_id)
-        job = TrainingJob.of(request, policy=policy, suite=self._config.suite, store=address)
-        watch = _Watch(self._store, self._run_id, job, self._work.recorder)
-        executor = self._executor or make_executor(policy.executor)
-        result = executor.run(job, watch.step, on_death=watch.death)
+        job = TrainingJob.of(request, policy=policy, suite=self._config.suite, store=self._address)
+        watch = self._watch(job.key, before.rollout_steps, plan.rollout_steps)
+        result = self._trainer.run(job, watch.step, on_death=watch.death)
         seconds = time.monotonic() - started
         return self._keep(before, harness, result, is_reused=not watch.steps, deaths=watch.deaths, seconds=seconds)
+
+    def tune(self, policy: AnyPolicyConfig, request: SftRequest) -> Tuned:
+        """One stage of supervised fine-tuning."""
+        job = SftJob.of(request, policy=policy, store=self._address)
+        watch = self._watch(job.key, 0, 0)
+        result = self._trainer.run(job, watch.step, on_death=watch.death)
+        return Tuned(result, is_reused=not watch.steps, deaths=tuple(watch.deaths))
+
+    @property
+    def _address(self) -> StoreAddress:
+        return StoreAddress(home=str(self._store.home), scope=ledger_scope(self._config, self._run_id))
+
+    @property
+    def _trainer(self) -> Executor:
+        if self._executor is None:
+            self._executor = make_executor(trainable(self._config).executor)
+        return self._executor
+
+    def _watch(self, key: str, first_step: int, total: int) -> TrainingWatch:
+        return TrainingWatch(self._store, self._run_id, key, self._work.recorder, first_step=first_step, total=total)
 
     def _keep(
         self,
@@ -220,30 +246,6 @@ class Lab:
         told = _told(before, harness, result, deaths)
         self._work.note("trainer", "train", key, told, is_reused=is_reused, seconds=seconds)
         return Block(result.checkpoint_id, key)
-
-
-class _Watch:
-    """Passes on what a block reports while it trains: to the listener, and to the store."""
-
-    def __init__(self, store: Store, run_id: str, job: TrainingJob, recorder: Recorder) -> None:
-        self._store = store
-        self._run_id = run_id
-        self._job = job
-        self._recorder = recorder
-        self.steps = 0
-        self.deaths: list[str] = []
-
-    def step(self, step: StepMetrics) -> None:
-        """A rollout step is trained."""
-        self.steps += 1
-        self._store.metrics.add(self._run_id, self._job.key, step.step, step.model_dump(mode="json"))
-        text = f"reward {step.reward_mean:.3f}, exact {step.exact_mean:.3f}, {step.dropped_groups} groups dropped"
-        self._recorder.tell("progress", text, done=step.step + 1 - self._job.first_step, total=self._job.rollout_steps)
-
-    def death(self, death: TrainerDied, number: int) -> None:
-        """The trainer is gone and another takes over."""
-        self.deaths.append(str(death))
-        self._recorder.tell("progress", f"{death}; try {number} goes on from the last checkpoint")
 
 
 def engine_identity(config: RunConfig) -> str:
@@ -285,7 +287,7 @@ def open_engine(
     """
     if config.policy.type == "api":
         return open_chat_engine(config.policy, services or own_services(config))
-    from policy.trainer import open_engine as open_policy_engine
+    from policy.training_state import open_engine as open_policy_engine  # not policy.trainer: TRL is slow to import
 
     folder = None if is_base(checkpoint_id) else store.verify_checkpoint(checkpoint_id)
     policy = policy_behind(config.policy, store, checkpoint_id)

@@ -7,6 +7,7 @@ import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import torch
 from pydantic import JsonValue
@@ -25,9 +26,11 @@ from policy.sft_batch import RecordStream, SftMicroBatch, micro_batch
 from policy.sft_metric import SftStepMetrics
 from policy.sft_record import SftRecord, sampled_token_ids, sft_records
 from policy.sft_tokens import SftTokens, check_lengths, encode_record
-from policy.sft_trainer import HarnessSftTrainer, SftHooks
 from policy.training_state import TrainingState, open_state
 from policy.vision import see
+
+if TYPE_CHECKING:
+    from policy.sft_trainer import SftHooks
 
 
 class SftRequest(Record):
@@ -134,15 +137,13 @@ class SftBlockTrainer:
         torch.set_num_threads(request.config.threads)
         check_sft_request(request)
         key = sft_key(self.policy, request)
-        finished = ledger.find(key)
+        finished = find_sft_result(key, self.checkpoints, ledger)
         if finished is not None:
-            record = SftStageRecord.model_validate(finished)
-            if is_whole(self.checkpoints / record.checkpoint_id):
-                return self._result(record)
+            return finished
         discard_abandoned(self.checkpoints)
         stage = self._open(request, key, ledger, progress)
         self._train(stage)
-        return self._result(self._close(stage))
+        return _result(self._close(stage), self.checkpoints)
 
     def _open(
         self,
@@ -175,6 +176,8 @@ class SftBlockTrainer:
         remaining = sft_updates(config, records=len(stage.request.records)) - len(stage.steps)
         if remaining == 0:
             return
+        from policy.sft_trainer import HarnessSftTrainer  # a result is read without the training library
+
         with tempfile.TemporaryDirectory() as folder:
             HarnessSftTrainer(
                 state.model,
@@ -190,6 +193,8 @@ class SftBlockTrainer:
             ).train()
 
     def _hooks(self, stage: _Stage) -> SftHooks:
+        from policy.sft_trainer import SftHooks
+
         def on_step(metrics: SftStepMetrics) -> None:
             before, config = stage.state.progress, stage.request.config
             stage.state.progress = Progress(
@@ -239,17 +244,33 @@ class SftBlockTrainer:
                     return record
         return None
 
-    def _result(self, record: SftStageRecord) -> SftResult:
-        path = self.checkpoints / record.checkpoint_id
-        manifest = read_manifest(path)
-        return SftResult(
-            checkpoint=path,
-            checkpoint_id=record.checkpoint_id,
-            policy_id=manifest.policy_id,
-            base_id=manifest.base_id,
-            progress=manifest.progress,
-            steps=record.steps,
-        )
+
+def find_sft_result(key: str, checkpoints: Path, ledger: WorkLedger) -> SftResult | None:
+    """The result of a stage that was finished before and whose checkpoint is whole, or None.
+
+    Args:
+        key: see :func:`sft_key`.
+        checkpoints: folder of all checkpoints.
+        ledger: where the stage is recorded.
+    """
+    finished = ledger.find(key)
+    if finished is None:
+        return None
+    record = SftStageRecord.model_validate(finished)
+    return _result(record, checkpoints) if is_whole(checkpoints / record.checkpoint_id) else None
+
+
+def _result(record: SftStageRecord, checkpoints: Path) -> SftResult:
+    path = checkpoints / record.checkpoint_id
+    manifest = read_manifest(path)
+    return SftResult(
+        checkpoint=path,
+        checkpoint_id=record.checkpoint_id,
+        policy_id=manifest.policy_id,
+        base_id=manifest.base_id,
+        progress=manifest.progress,
+        steps=record.steps,
+    )
 
 
 def check_sft_request(request: SftRequest) -> None:
@@ -295,7 +316,7 @@ def stage_layout(stage: _Stage) -> Callable[[list[SftTokens], int], SftMicroBatc
     return lay_out
 
 
-_: type[PolicyTrainer[SftRequest, SftResult]] = SftBlockTrainer
+_: type[PolicyTrainer[SftRequest, SftResult]] = SftBlockTrainer  # checked by mypy
 __all__ = [
     "SftBlockTrainer",
     "SftRecord",

@@ -15,40 +15,32 @@ import signal
 import sys
 import threading
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import Any
 
 from policy.failure import describe
-from policy.job import TrainingJob
+from policy.job import AnyJob, read_job
 from policy.report import AnyReport, JobDone, JobFailed, Ready, StepDone
-
-if TYPE_CHECKING:
-    from policy.step_metric import StepMetrics
 
 PARENT_GONE = 75
 """Exit code when stdin ended."""
 _PR_SET_PDEATHSIG = 1
 
 
-def train_job(job: TrainingJob, progress: Callable[[StepMetrics], None] | None = None) -> None:
+def train_job(job: AnyJob, progress: Callable[[Any], None] | None = None) -> None:
     """Train a job's block; its result is in the ledger and on disk afterwards.
 
     Args:
         job: what to train.
-        progress: called after every rollout step.
+        progress: called after every step.
     """
-    from pathlib import Path
-
-    from policy.trainer import GrpoBlockTrainer
-
     with job.store.opened() as ledger:
-        GrpoBlockTrainer(job.policy, Path(job.store.home)).train(job.request(), ledger, progress)
+        job.train(ledger, progress)
 
 
 def run_job(line: str, report: Callable[[AnyReport], None]) -> None:
     """Train one job and report its steps and its end."""
     try:
-        job = TrainingJob.model_validate_json(line)
-        train_job(job, lambda metrics: report(StepDone(metrics=metrics.model_dump(mode="json"))))
+        train_job(read_job(line), lambda metrics: report(StepDone(metrics=metrics.model_dump(mode="json"))))
     except Exception as error:  # the trainer boundary: a failure becomes data
         report(JobFailed(failure=describe(error)))
     else:

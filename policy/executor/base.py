@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Protocol, Self
+from typing import TYPE_CHECKING, Any, Protocol, Self, overload
 
 from policy.errors import TrainerDied, TrainerFailed
-from policy.job import TrainingJob
+from policy.job import AnyJob, SftJob, TrainingJob
 
 if TYPE_CHECKING:
     from policy.block import BlockResult
-    from policy.step_metric import StepMetrics
+    from policy.sft import SftResult
 
-Progress = Callable[["StepMetrics"], None]
-"""Takes every rollout step as it is trained."""
+Progress = Callable[[Any], None]
+"""Takes every rollout step, or every SFT update, as it is trained."""
 OnDeath = Callable[[TrainerDied, int], None]
 """Takes the death of a trainer and the number of the try that follows."""
 
@@ -27,15 +26,23 @@ class Executor(Protocol):
         """Begin, in the background, what a first block would wait for; costs nothing where there is nothing."""
         ...
 
+    @overload
     def run(
         self, job: TrainingJob, progress: Progress | None = None, *, on_death: OnDeath | None = None
-    ) -> BlockResult:
+    ) -> BlockResult: ...
+
+    @overload
+    def run(self, job: SftJob, progress: Progress | None = None, *, on_death: OnDeath | None = None) -> SftResult: ...
+
+    def run(
+        self, job: AnyJob, progress: Progress | None = None, *, on_death: OnDeath | None = None
+    ) -> BlockResult | SftResult:
         """Train a block, or finish or return one that was begun before.
 
         Args:
             job: the block.
-            progress: called after every rollout step made in this call; after a trainer's death the steps since the
-                last in-block checkpoint come twice.
+            progress: called after every step made in this call; after a trainer's death the steps since the last
+                in-block checkpoint come twice.
             on_death: called before another try.
 
         Raises:
@@ -50,14 +57,45 @@ class Executor(Protocol):
         ...
 
 
-class Closing:
-    """An executor as a context manager."""
+class BaseExecutor:
+    """What all executors share: finished work is found, the rest is trained by the subclass's ``_train``."""
 
     def warm(self) -> None:
         """Nothing to begin."""
 
     def close(self) -> None:
         """Nothing to end."""
+
+    @overload
+    def run(
+        self, job: TrainingJob, progress: Progress | None = None, *, on_death: OnDeath | None = None
+    ) -> BlockResult: ...
+
+    @overload
+    def run(self, job: SftJob, progress: Progress | None = None, *, on_death: OnDeath | None = None) -> SftResult: ...
+
+    def run(
+        self, job: AnyJob, progress: Progress | None = None, *, on_death: OnDeath | None = None
+    ) -> BlockResult | SftResult:
+        """Train a block; see :class:`Executor`."""
+        found = self._find(job)
+        if found is not None:
+            return found
+        self._train(job, progress, on_death)
+        found = self._find(job)
+        if found is None:
+            raise TrainerFailed(
+                f"the trainer finished {job.key} and this process finds no result of it in {job.home}; expected one "
+                "home on a file system that both can reach; check the path and its mount"
+            )
+        return found
+
+    def _find(self, job: AnyJob) -> BlockResult | SftResult | None:
+        with job.store.opened() as ledger:
+            return job.find_result(ledger)
+
+    def _train(self, job: AnyJob, progress: Progress | None, on_death: OnDeath | None) -> None:
+        raise NotImplementedError
 
     def __enter__(self) -> Self:
         return self
@@ -66,29 +104,6 @@ class Closing:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
-
-
-def recorded_result(job: TrainingJob) -> BlockResult | None:
-    """The result of a job that was finished before, or None."""
-    from policy.block import find_result
-
-    with job.store.opened() as ledger:
-        return find_result(job.key, Path(job.store.home) / "checkpoints", ledger)
-
-
-def result_of(job: TrainingJob) -> BlockResult:
-    """The result of a job whose training process said that it is done.
-
-    Raises:
-        TrainerFailed: this process finds none, so the two do not use the same store.
-    """
-    found = recorded_result(job)
-    if found is None:
-        raise TrainerFailed(
-            f"the trainer finished block {job.key} and this process finds no result of it in {job.store.home}; "
-            "expected one home on a file system that both can reach; check the path and its mount"
-        )
-    return found
 
 
 def with_tries(tries: int, attempt: Callable[[], None], on_death: OnDeath | None) -> None:

@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from policy.config_executor import SubprocessConfig
 from policy.errors import TrainerDied, TrainerFailed
-from policy.executor.base import Closing, OnDeath, Progress, recorded_result, result_of, with_tries
+from policy.executor.base import BaseExecutor, OnDeath, Progress, with_tries
 from policy.executor.worker_process import Silence, WorkerProcess, how_it_died, worker_command
 from policy.failure import rebuild
-from policy.job import TrainingJob
+from policy.job import AnyJob
 from policy.report import JobDone, JobFailed, StepDone
 
-if TYPE_CHECKING:
-    from policy.block import BlockResult
 
-
-class SubprocessExecutor(Closing):
+class SubprocessExecutor(BaseExecutor):
     """One warm child.
 
     Args:
@@ -37,23 +32,16 @@ class SubprocessExecutor(Closing):
         if self._worker is None:
             self._worker = WorkerProcess(worker_command(memory_limit_mb=self._config.memory_limit_mb))
 
-    def run(
-        self, job: TrainingJob, progress: Progress | None = None, *, on_death: OnDeath | None = None
-    ) -> BlockResult:
-        """Train a block in the child; see :class:`policy.executor.base.Executor`."""
-        finished = recorded_result(job)
-        if finished is not None:
-            return finished
-        with_tries(self._config.tries, lambda: self._attempt(job, progress), on_death)
-        return result_of(job)
-
     def close(self) -> None:
         """End the child."""
         if self._worker is not None:
             self._worker.end()
             self._worker = None
 
-    def _attempt(self, job: TrainingJob, progress: Progress | None) -> None:
+    def _train(self, job: AnyJob, progress: Progress | None, on_death: OnDeath | None) -> None:
+        with_tries(self._config.tries, lambda: self._attempt(job, progress), on_death)
+
+    def _attempt(self, job: AnyJob, progress: Progress | None) -> None:
         self.warm()
         try:
             failure = self._listen(job, progress)
@@ -65,17 +53,15 @@ class SubprocessExecutor(Closing):
         if failure is not None:
             raise failure
 
-    def _listen(self, job: TrainingJob, progress: Progress | None) -> Exception | None:
+    def _listen(self, job: AnyJob, progress: Progress | None) -> Exception | None:
         """Send the job and pass its steps on; returns its typed failure, or None when it is done."""
-        from policy.step_metric import StepMetrics
-
         worker = self._worker
         assert worker is not None
         try:
             worker.send(job.model_dump_json())
             for report in worker.reports(silence_s=self._config.silence_timeout_s):
                 if isinstance(report, StepDone) and progress is not None:
-                    progress(StepMetrics.model_validate(report.metrics))
+                    progress(job.read_step(report.metrics))
                 elif isinstance(report, JobFailed):
                     return rebuild(report.failure)
                 elif isinstance(report, JobDone):
