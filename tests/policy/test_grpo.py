@@ -13,6 +13,8 @@ from harness.records import Scored, Unscored
 from policy.config import RlConfig
 from policy.errors import NonFiniteTraining, NoSignal
 from policy.grpo import HarnessGrpoTrainer, Hooks
+from policy.likelihood import completion_likelihood
+from policy.mini_batch import micro_batches
 from policy.rollout_record import RolloutAttempt, RolloutBatch, RolloutGroup
 from policy.trl_argument import trl_arguments
 
@@ -210,3 +212,103 @@ def test_an_update_that_breaks_the_weights_stops_with_a_type(tokenizer):
     with pytest.raises(NonFiniteTraining, match="weights after rollout step 0"):
         made.train()
     assert seen == []
+
+
+def altered(batch: RolloutBatch, number: int | None = None, *, attempt=None, **group) -> RolloutBatch:
+    """A copy of a batch with fields of one group (or all) and, by a function, of its attempts changed."""
+    groups = []
+    for index, one in enumerate(batch.groups):
+        if number in (None, index):
+            fields = dict(group)
+            if attempt is not None:
+                fields["attempts"] = tuple(made.model_copy(update=attempt(made)) for made in one.attempts)
+            one = one.model_copy(update=fields)
+        groups.append(one)
+    return batch.model_copy(update={"groups": tuple(groups)})
+
+
+def changes(tokenizer, rl, batch, *, reference=None) -> dict[str, torch.Tensor]:
+    """How far one update moved every weight, over the rate: its gradient."""
+    model = tiny_llama(tokenizer)
+    before = weights(model)
+    made, _ = trainer(model, tokenizer, rl, [batch], reference=reference)
+    made.train()
+    return {name: (before[name] - after.detach()) / rl.learning_rate for name, after in model.named_parameters()}
+
+
+def assert_close(got, expected) -> None:
+    for name in expected:
+        assert torch.allclose(got[name], expected[name], atol=2e-4, rtol=2e-3), name
+
+
+FREE = {"max_grad_norm": 1e9}
+
+
+def test_a_tasks_importance_scales_its_surrogate_and_no_kl(tokenizer):
+    rl, batch = config(**FREE), rollout_batch()
+    whole = changes(tokenizer, rl, batch)
+    second = changes(tokenizer, rl, altered(batch, 0, importance=0.0))
+    # group 0 weighs three times as much: its part of the gradient, whole - second, twice more
+    scaled = changes(tokenizer, rl, altered(batch, 0, importance=3.0))
+    assert_close(scaled, {name: whole[name] + 2 * (whole[name] - second[name]) for name in whole})
+
+    def reference(micro):
+        return torch.full(micro.tokens.completion.shape, -1.0)
+
+    flat, only_kl = rollout_batch([[0.5] * 4] * 2), config(beta=0.1, **FREE)
+    plain = changes(tokenizer, only_kl, flat, reference=reference)
+    assert_close(changes(tokenizer, only_kl, altered(flat, importance=3.0), reference=reference), plain)
+    assert max(change.abs().max() for change in plain.values()) > 0
+
+
+def test_the_engine_correction_multiplies_the_surrogate_up_to_its_cap(tokenizer):
+    batch = rollout_batch()
+    (micro,) = micro_batches(batch, config(), pad_token_id=tokenizer.pad_token_id)
+    with torch.no_grad():
+        own = completion_likelihood(tiny_llama(tokenizer), micro.tokens, temperature=0.9).log_probabilities
+    rows = iter(own.tolist())
+
+    def from_engine(attempt):
+        # an engine that gave every sampled token half the probability that the trainer gives it
+        halved = [value - math.log(2) for value in next(rows)[: len(attempt.token_ids)]]
+        return {"log_probabilities": tuple(halved)}
+
+    sampled = altered(batch, attempt=from_engine)
+    plain = changes(tokenizer, config(**FREE), batch)
+    corrected = changes(tokenizer, config(engine_correction_cap=4.0, **FREE), sampled)
+    assert_close(corrected, {name: 2 * change for name, change in plain.items()})
+    capped = changes(tokenizer, config(engine_correction_cap=1.5, **FREE), sampled)
+    assert_close(capped, {name: 1.5 * change for name, change in plain.items()})
+    assert_close(changes(tokenizer, config(**FREE), sampled), plain)
+
+
+def test_an_entropy_bonus_raises_the_entropy_and_nothing_else_does(tokenizer):
+    # flat rewards: no surrogate; the same rows in both steps, so the entropies compare
+    flat = [rollout_batch([[0.5] * 4] * 2), rollout_batch([[0.5] * 4] * 2)]
+    for weight in (0.0, 0.05):
+        made, seen = trainer(tiny_llama(tokenizer), tokenizer, config(entropy_weight=weight, **FREE), flat)
+        made.train()
+        assert (seen[1].entropy > seen[0].entropy) == (weight > 0)
+    assert seen[0].losses[0] == pytest.approx(-0.05 * seen[0].entropy, rel=1e-4)
+
+
+def test_a_tools_tokens_and_a_masked_truncated_attempt_are_not_trained_on(tokenizer):
+    batch = rollout_batch()
+    tools = altered(batch, attempt=lambda made: {"token_mask": (0,) + (1,) * (len(made.token_ids) - 1)})
+    made, seen = trainer(tiny_llama(tokenizer), tokenizer, config(), [tools])
+    made.train()
+    # lengths 5 3 4 1 and 2 2 6 3 sum to 26, one less in each of 8 attempts
+    assert seen[0].trained_tokens == seen[0].sampled_tokens == 18
+    cut = altered(batch, 1, attempt=lambda made: {"finish_reason": "length"})
+    made, seen = trainer(tiny_llama(tokenizer), tokenizer, config(mask_truncated=True), [cut])
+    made.train()
+    assert seen[0].trained_tokens == 13 and seen[0].sampled_tokens == 26 and seen[0].truncated_share == 0.5
+
+
+def test_clipped_shares_are_told_apart_by_side(tokenizer):
+    rl = config(updates_per_rollout_step=2, learning_rate=0.5, dual_clip=1.3)
+    made, seen = trainer(tiny_llama(tokenizer), tokenizer, rl, [rollout_batch()])
+    made.train()
+    (metrics,) = seen
+    sides = (metrics.clip_low_share, metrics.clip_high_share, metrics.dual_clip_share)
+    assert sum(sides) == pytest.approx(metrics.clip_share) and sum(side > 0 for side in sides) >= 2

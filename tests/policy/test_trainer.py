@@ -17,9 +17,11 @@ from tiny_suite import HARNESS, LetterSuite, make_tasks
 from harness.protocols import Prompt
 from harness.records import Sampling, Scored
 from harness.render import render
+from policy.block import block_key
 from policy.checkpoint import load_checkpoint
 from policy.config import DynamicSampling, LoraConfig
 from policy.errors import CheckpointError, NonFiniteTraining, NoSignal, TooManyUnscored, TrainingError
+from policy.task_stream import Draw
 from policy.trainer import BlockRequest, GrpoBlockTrainer, open_engine
 
 SCRIPT = Path(block_script.__file__)
@@ -235,6 +237,46 @@ def test_the_kl_term_sees_the_base_policy(home):
         assert result.steps[0].kl < result.steps[1].kl
         if kind == "full":
             assert abs(result.steps[0].kl) < 1e-6
+
+
+def test_weighted_draws_go_on_where_a_block_left_off(home):
+    weighted = {"task_weights": {"t0": 4.0, "t3": 0.25}}
+    trainer, whole = request(home, rollout_steps=2, **weighted)
+    unbroken = trainer.train(whole, DictLedger())
+    half = trainer.train(request(home, **weighted)[1], DictLedger())
+    rest = trainer.train(request(home, parent=half.checkpoint, first_step=1, **weighted)[1], DictLedger())
+    assert rest.checkpoint_id == unbroken.checkpoint_id
+    assert [step.deterministic for step in (*half.steps, *rest.steps)] == [s.deterministic for s in unbroken.steps]
+    assert unbroken.checkpoint_id != trainer.train(request(home, rollout_steps=2)[1], DictLedger()).checkpoint_id
+
+
+class Reversed:
+    """An order of a user's own: the pool backwards, for ever."""
+
+    fingerprint = "order-reversed"
+    is_with_replacement = False
+
+    def __init__(self, tasks) -> None:
+        self._tasks = tasks[::-1]
+
+    def __len__(self) -> int:
+        return len(self._tasks)
+
+    def at(self, position: int) -> Draw:
+        return Draw(self._tasks[position % len(self._tasks)], importance=0.5)
+
+
+def test_an_order_of_the_callers_own_decides_the_draws_and_is_in_the_key(home):
+    trainer, asked = request(home, order=Reversed(make_tasks()))
+    result = trainer.train(asked, DictLedger())
+    # t11, t7 and t3 never pay, so others stand in; the first draw is the pool's last four
+    first = list(dict.fromkeys(trace.task_id for trace in result.traces))[:4]
+    assert first == ["t11", "t10", "t9", "t8"]
+    assert block_key(trainer.policy, asked) != block_key(trainer.policy, request(home)[1])
+    with pytest.raises(TrainingError, match="give one of them"):
+        trainer.train(request(home, order=Reversed(make_tasks()), task_weights={})[1], DictLedger())
+    with pytest.raises(TrainingError, match=r"tasks cannot be drawn: task_weights names \['t99'\]"):
+        trainer.train(request(home, task_weights={"t99": 1.0})[1], DictLedger())
 
 
 @pytest.fixture(autouse=True)
