@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from harness.protocols import WorkLedger
+from harness.protocols import PolicyTrainer, WorkLedger
 from memory.files import discard_abandoned
 from policy.block import (
     BlockRecord,
@@ -251,4 +251,5 @@ def _reference(state: TrainingState, config: RlConfig) -> Callable[[MicroBatch],
     return score
 
 
+_: type[PolicyTrainer[BlockRequest, BlockResult]] = GrpoBlockTrainer  # checked by mypy
 __all__ = ["BlockRequest", "BlockResult", "GrpoBlockTrainer", "StepMetrics", "open_engine", "suite_score"]
