@@ -1,6 +1,6 @@
 """What a trained sample costs here, against TRL's own GRPOTrainer: same model, tasks, batch and length.
 
-    python benchmarks/trainer_cost.py [--policy FOLDER] [--steps 6] [--threads 1] [--json]
+    python benchmarks/trainer_cost.py [--policy FOLDER] [--steps 6] [--half-solved 64] [--threads 1] [--json]
 
 Three runs of the same model from the same weights over the same stream of tasks:
 
@@ -9,8 +9,11 @@ Three runs of the same model from the same weights over the same stream of tasks
 * ``ours_on``: this project's trainer, dynamic sampling on.
 
 Ratios: seconds per trained sample of ours_off over trl (goal <= 1.05); seconds per sample of non-zero advantage
-of ours_on over trl (goal <= 1.0); share of trained groups of ours_on with signal (goal >= 0.99). One
-warm-up step of every run is not counted. Run it on an idle machine.
+of ours_on over trl (goal <= 1.0); share of trained groups of ours_on with signal (goal >= 0.99), beside that of trl.
+One warm-up step of every run is not counted. Run it on an idle machine.
+
+With ``--half-solved N`` the pool has N tasks, chosen by measuring the policy before the runs: half are solved (every
+rollout of a group exact), half are not (the group's rewards differ).
 """
 
 from __future__ import annotations
@@ -35,13 +38,15 @@ from trl import GRPOTrainer
 
 from evals.config import MetroConfig
 from evals.suites.registry import build_suite
-from harness.records import Task
+from harness.protocols import Prompt
+from harness.records import Sampling, Task
 from harness.render import render
+from policy.advantage import is_all_equal
 from policy.config import AnyPolicyConfig, DynamicSampling, HfPolicyConfig, PocketPolicyConfig, RlConfig
-from policy.trl_argument import trl_arguments
 from policy.load import load_policy, policy_source
-from policy.task_stream import TaskStream
-from policy.trainer import BlockRequest, GrpoBlockTrainer, StepMetrics
+from policy.task_stream import TaskStream, derive_seed
+from policy.trainer import BlockRequest, GrpoBlockTrainer, StepMetrics, open_engine
+from policy.trl_argument import trl_arguments
 
 
 @dataclass
@@ -90,6 +95,45 @@ class MemoryLedger:
     def record(self, key: str, *, kind: str, result: JsonValue) -> JsonValue:
         """See :class:`harness.protocols.WorkLedger`."""
         return self.entries.setdefault(key, result)
+
+
+def half_solved(
+    policy: AnyPolicyConfig, suite: Any, tasks: tuple[Task, ...], config: RlConfig, size: int
+) -> tuple[Task, ...]:
+    """``size`` tasks, half of them solved by the untrained policy and half with rewards that differ.
+
+    Raises:
+        SystemExit: the tasks do not hold that many of both.
+    """
+    engine = open_engine(policy, threads=config.threads)
+    harness, half, batch = suite.seed_harness(), size // 2, 32
+    solved: list[Task] = []
+    mixed: list[Task] = []
+    for start in range(0, len(tasks), batch):
+        part = tasks[start : start + batch]
+        prompts = [
+            Prompt(messages=render(harness, task.inputs), seed=derive_seed("pool", task.task_id, index))
+            for task in part
+            for index in range(config.group_size)
+        ]
+        sampling = Sampling(temperature=config.temperature, top_p=config.top_p, max_tokens=config.max_tokens)
+        answers = iter(engine.generate(prompts, sampling))
+        for task in part:
+            verdicts = [
+                suite.verify(task, made.text, finish_reason=made.finish_reason, token_count=len(made.token_ids))
+                for made in (next(answers) for _ in range(config.group_size))
+            ]
+            if all(verdict.parts["exact"] == 1.0 for verdict in verdicts):
+                solved.append(task)
+            elif not is_all_equal([verdict.reward for verdict in verdicts]):
+                mixed.append(task)
+        if len(solved) >= half and len(mixed) >= half:
+            return (*solved[:half], *mixed[:half])
+    raise SystemExit(
+        f"no half-solved pool: of {len(tasks)} tasks the policy solves {len(solved)} in all {config.group_size} "
+        f"rollouts and {len(mixed)} in some; {half} of each are needed; lower --half-solved, --group-size or "
+        "--temperature"
+    )
 
 
 def run_trl(
@@ -190,6 +234,8 @@ def main() -> None:
     parser.add_argument("--prompts", type=int, default=8, help="prompts of a rollout step")
     parser.add_argument("--group-size", type=int, default=8)
     parser.add_argument("--max-tokens", type=int, default=128)
+    parser.add_argument("--temperature", type=float, default=1.0)
+    parser.add_argument("--half-solved", type=int, default=0, metavar="N", help="train on N tasks, half of them solved")
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--json", action="store_true")
@@ -204,11 +250,14 @@ def main() -> None:
         prompts_per_step=options.prompts,
         group_size=options.group_size,
         max_tokens=options.max_tokens,
+        temperature=options.temperature,
         learning_rate=1e-5,
         threads=options.threads,
         checkpoint_every=0,
         dynamic_sampling=DynamicSampling(enabled=False),
     )
+    if options.half_solved:
+        tasks = half_solved(policy, suite, tasks, config, options.half_solved)
     on = config.model_copy(update={"dynamic_sampling": DynamicSampling()})
     trl = run_trl(policy, suite, tasks, config, options.steps, options.seed)
     ours_off = run_ours(policy, suite, tasks, config, options.steps, options.seed)
@@ -233,6 +282,7 @@ def report(trl: Cost, ours_off: Cost, ours_on: Cost, *, as_json: bool) -> None:
         "cost_per_sample_off": (ours_off.per_sample_s / trl.per_sample_s, "<= 1.05"),
         "cost_per_signal_sample_on": (ours_on.per_signal_sample_s / trl.per_signal_sample_s, "<= 1.0"),
         "groups_with_signal_on": (ours_on.groups_with_signal / ours_on.groups, ">= 0.99"),
+        "groups_with_signal_trl": (trl.groups_with_signal / trl.groups, "none, to compare"),
     }
     if as_json:
         print(json.dumps({"runs": table, "ratios": {name: round(value, 4) for name, (value, _) in goals.items()}}))
