@@ -2,7 +2,7 @@
 
 import pytest
 
-from graphs import assembly
+from graphs import assembly, identity
 from graphs.config import RunConfig
 from graphs.runner import _fresh_id, start
 from harness.errors import UserError
@@ -22,10 +22,10 @@ def store(tmp_path):
 
 def test_runs_of_one_code_version_share_work_and_another_version_finds_none_of_it(store, monkeypatch):
     shared = config(share_work=True)
-    monkeypatch.setattr(assembly, "code_version", lambda: "0.1.0+one")
+    monkeypatch.setattr(identity, "code_version", lambda: "0.1.0+one")
     assembly.work_ledger(shared, store, "a").record("k", kind="evaluation", result=0.0)
     assert assembly.work_ledger(shared, store, "b").find("k") == 0.0
-    monkeypatch.setattr(assembly, "code_version", lambda: "0.1.0+two")
+    monkeypatch.setattr(identity, "code_version", lambda: "0.1.0+two")
     assert assembly.work_ledger(shared, store, "a").find("k") is None
 
 
