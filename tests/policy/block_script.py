@@ -1,13 +1,15 @@
 """Train a block in a process of its own: ``python block_script.py HOME KIND FIRST STEPS PARENT KILL``.
 
 KILL is ``-``, or ``record:N`` / ``saved:N``: SIGKILL this process right before its N-th ledger record, or right
-after its N-th checkpoint reached the disk. Prints the result as JSON.
+after its N-th checkpoint reached the disk; or ``full:N``: files can no longer grow from the N-th checkpoint on, as on
+a full disk. Prints the result as JSON.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import resource
 import signal
 import sys
 from pathlib import Path
@@ -80,6 +82,21 @@ def kill_after_save(number: int) -> None:
     training_state.save_checkpoint = save_and_die
 
 
+def fill_disk_at(number: int) -> None:
+    from policy import training_state
+
+    save, count = training_state.save_checkpoint, 0
+
+    def save_on_a_full_disk(root, checkpoint):
+        nonlocal count
+        count += 1
+        if count >= number:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, -1))
+        return save(root, checkpoint)
+
+    training_state.save_checkpoint = save_on_a_full_disk
+
+
 def open_ledger(home: Path):
     store = Store.open(home)
     if not any(run.run_id == "run-1" for run in store.runs.list()):
@@ -125,6 +142,8 @@ def main() -> None:
         ledger = DeadlyLedger(ledger, int(number))
     elif what == "saved":
         kill_after_save(int(number))
+    elif what == "full":
+        fill_disk_at(int(number))
     result = train(Path(home), kind, int(first), int(steps), None if parent == "-" else Path(parent), ledger)
     summary = {
         "checkpoint": str(result.checkpoint),

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 import random
 import shutil
 
@@ -7,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 
+from harness.records import content_id
 from policy import checkpoint as module
 from policy.checkpoint import (
     OPTIMIZER,
@@ -23,6 +25,7 @@ from policy.checkpoint import (
     save_checkpoint,
 )
 from policy.errors import CheckpointError
+from policy.schedule import Schedule
 from policy.weights import weights_id
 
 
@@ -148,6 +151,30 @@ def test_an_optimizer_goes_on_where_it_was():
     assert torch.equal(layer.weight, half.weight) and torch.equal(layer.bias, half.bias)
     with pytest.raises(CheckpointError, match="does not train"):
         restore_optimizer(second, ["weight", "other"], state)
+
+
+def test_a_checkpoint_carries_what_made_it_and_the_course_of_its_rate(tmp_path):
+    schedule = Schedule(kind="cosine", warmup_updates=3, total_updates=40)
+    saved = save_checkpoint(tmp_path, example(stage="sft", schedule=schedule))
+    after = load_checkpoint(saved.path)
+    assert (after.stage, after.schedule, saved.manifest.format) == ("sft", schedule, 2)
+    assert saved.checkpoint_id != save_checkpoint(tmp_path, example()).checkpoint_id
+
+
+def test_a_checkpoint_of_format_1_is_still_read_under_its_own_id(tmp_path):
+    saved = save_checkpoint(tmp_path, example())
+    manifest = json.loads((saved.path / module.MANIFEST).read_text())
+    old = {key: value for key, value in manifest.items() if key not in ("stage", "schedule")} | {"format": 1}
+    # the id that the first version gave: the hash of exactly what its manifest held
+    folder = tmp_path / content_id(old, prefix="checkpoint")
+    saved.path.rename(folder)
+    (folder / module.MANIFEST).write_text(json.dumps(old))
+    after = load_checkpoint(folder)
+    assert (after.stage, after.schedule, after.progress) == ("rl", None, example().progress)
+    assert read_manifest(folder).checkpoint_id == folder.name
+    (folder / module.MANIFEST).write_text(json.dumps(old | {"format": 3}))
+    with pytest.raises(CheckpointError, match="no whole checkpoint"):
+        load_checkpoint(folder)
 
 
 def test_a_missing_folder_is_a_typed_error(tmp_path):

@@ -99,6 +99,18 @@ def test_a_killed_block_run_again_gives_the_same_bits(tmp_path, unbroken, kind, 
     assert list((tmp_path / "blocks").iterdir()) == [], "in-block checkpoints go when the block ends"
 
 
+def test_a_disk_that_fills_up_at_a_checkpoint_is_a_typed_stop_and_a_later_run_goes_on(tmp_path, unbroken):
+    stopped = run_script(tmp_path, "full", 0, 4, "-", "full:3")  # the third checkpoint: two steps are safe
+    assert stopped.returncode == 1
+    assert "CheckpointError: saving a checkpoint under" in stopped.stderr and "free disk space" in stopped.stderr
+    for folder in [path for path in tmp_path.rglob("checkpoint-*") if path.is_dir()]:
+        load_checkpoint(folder)  # whole: nothing half-written has a checkpoint's name
+    assert list(tmp_path.rglob(".tmp-*")) == []
+    result = block_script.train(tmp_path, "full", 0, 4, None, block_script.open_ledger(tmp_path))
+    whole = unbroken("full")
+    assert result.policy_id == whole.policy_id and result.checkpoint_id == whole.checkpoint_id
+
+
 def test_a_finished_block_is_not_trained_again(home, monkeypatch):
     ledger = DictLedger()
     first = block_script.train(home, "full", 0, 1, None, ledger)
