@@ -32,6 +32,7 @@ from harness.audit import AuditRules
 from harness.records import Sampling
 from memory.ledger import Ledger
 from memory.store import Store
+from policy.telemetry import check_trackers
 
 if TYPE_CHECKING:
     from agents.ask import RoleModel
@@ -55,8 +56,10 @@ def check_keys(config: RunConfig) -> None:
 
     Raises:
         UserError: an environment variable that holds a model's key is not set, no provider is known for a model
-            string, or a limit in USD stands over a model without a price.
+            string, a limit in USD stands over a model without a price, or a tracker's package is not installed.
     """
+    if config.policy.type != "api":
+        check_trackers(config.policy.telemetry.report_to)
     models = [config.roles.of(role) for role in MODEL_ROLES]
     if config.policy.type == "api":
         models.append(api_role(config.policy, Sampling()))

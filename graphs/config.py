@@ -159,6 +159,7 @@ class RunConfig(Record):
                 "a rollout step needs that many different prompts"
             )
         self._check_images()
+        self._check_reward()
         trains = self.strategy.type == "train" or self.strategy.trains
         if isinstance(self.policy, ApiPolicyConfig):
             if trains:
@@ -173,6 +174,17 @@ class RunConfig(Record):
                 "set policy.lora, or sample with policy.engine.type transformers or vllm_colocated"
             )
         return self
+
+    def _check_reward(self) -> None:
+        """Refuse a length penalty on top of a reward that has one."""
+        reward = getattr(self.suite, "reward", None)
+        strategy = self.strategy
+        blocks = [strategy.rl] if strategy.type == "vace" else [one.rl for one in strategy.stages if one.type == "rl"]
+        if getattr(reward, "kind", None) == "shaped" and any(rl.overlong is not None for rl in blocks):
+            raise ValueError(
+                "suite.reward.kind=shaped has a penalty on long completions, and rl.overlong would add another; set "
+                "overlong to null, or another suite.reward.kind"
+            )
 
     def _check_images(self) -> None:
         """Refuse pictures that nobody would be shown."""

@@ -180,3 +180,24 @@ def test_a_key_anywhere_in_a_configuration_is_refused_and_not_shown(minimal, mon
 def test_an_empty_path_is_refused_since_it_would_mean_the_working_folder(minimal, override):
     with pytest.raises(UserError, match="at least 1 character"):
         load_config(minimal, [override])
+
+
+def test_a_length_penalty_on_top_of_a_reward_that_has_one_is_refused(minimal):
+    shaped = ["suite.reward.kind=shaped", "strategy.rl.overlong={buffer: 32}"]
+    with pytest.raises(UserError, match="shaped has a penalty on long completions"):
+        load_config(minimal, shaped)
+    stages = "strategy={type: train, stages: [{type: rl, rollout_steps: 2, rl: {overlong: {buffer: 32}}}]}"
+    with pytest.raises(UserError, match="shaped has a penalty on long completions"):
+        load_config(minimal, [shaped[0], stages])
+    load_config(minimal, [shaped[1]])
+    load_config(minimal, [shaped[0]])
+
+
+def test_a_tracker_without_its_package_is_refused_before_a_run_begins(minimal, monkeypatch, tmp_path):
+    from graphs.runner import start
+
+    monkeypatch.setattr("policy.telemetry.find_spec", lambda name: None)
+    config = load_config(minimal, ["policy.telemetry.report_to=[mlflow]"])
+    with pytest.raises(UserError, match="`pip install mlflow`"):
+        start(config, home=tmp_path / "home")
+    assert not (tmp_path / "home").exists()
