@@ -324,6 +324,7 @@ def sampled_placeholders(model: Any, is_sampled: Tensor, placeholder: int) -> It
 
 
 def base_model(model: Any) -> Any:
-    """The headless model inside a causal model, adapters or not."""
-    inner = model.get_base_model() if hasattr(model, "get_base_model") else model
+    """The headless model inside a causal model, under adapters and a distributed wrapper or not."""
+    inner = getattr(model, "module", model)
+    inner = inner.get_base_model() if hasattr(inner, "get_base_model") else inner
     return inner.base_model
