@@ -194,6 +194,7 @@ class Lab:
         job = TrainingJob.of(request, policy=policy, suite=self._config.suite, store=self._address)
         watch = self._watch(job.key, before.rollout_steps, plan.rollout_steps)
         result = self._trainer.run(job, watch.step, on_death=watch.death)
+        watch.keep(result.steps)
         seconds = time.monotonic() - started
         return self._keep(before, harness, result, is_reused=not watch.steps, deaths=watch.deaths, seconds=seconds)
 
@@ -202,6 +203,7 @@ class Lab:
         job = SftJob.of(request, policy=policy, store=self._address)
         watch = self._watch(job.key, 0, 0)
         result = self._trainer.run(job, watch.step, on_death=watch.death)
+        watch.keep(result.steps)
         return Tuned(result, is_reused=not watch.steps, deaths=tuple(watch.deaths))
 
     @property

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from graphs.recorder import Recorder
@@ -41,8 +42,16 @@ class TrainingWatch:
     def step(self, step: StepMetrics | SftStepMetrics) -> None:
         """A rollout step, or an SFT update, is trained."""
         self.steps += 1
-        self._store.metrics.add(self._run_id, self._block_key, step.step, step.model_dump(mode="json"))
+        self._add(step)
         self._recorder.tell("progress", _said(step), done=step.step + 1 - self._first_step, total=self._total)
+
+    def keep(self, steps: Sequence[StepMetrics | SftStepMetrics]) -> None:
+        """The block's steps are all known: those that no callback told, of work found in the ledger, are stored too."""
+        for step in steps:
+            self._add(step)
+
+    def _add(self, step: StepMetrics | SftStepMetrics) -> None:
+        self._store.metrics.add(self._run_id, self._block_key, step.step, step.model_dump(mode="json"))
 
     def death(self, death: TrainerDied, number: int) -> None:
         """The trainer is gone and another takes over."""
