@@ -7,7 +7,9 @@ RUN_CONFIG ?= configs/quickstart.yaml
 
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: setup run test lint
+VLLM_VENV ?= .venv-vllm
+
+.PHONY: setup run test lint test-vllm
 .DEFAULT_GOAL := run
 
 setup: $(STAMP)
@@ -30,3 +32,14 @@ lint: setup
 
 test: lint
 	$(BIN)/python -m pytest -q
+
+# The real vLLM, on CPU, in an environment of its own; minutes long. VLLM_VENV=/path takes one that is there.
+test-vllm: setup $(VLLM_VENV)/.cohelix-installed
+	VLLM_VENV=$(abspath $(VLLM_VENV)) $(BIN)/python -m pytest -q -m slow \
+	  tests/contract/test_rollout_engine.py tests/policy/test_real_vllm.py
+
+$(VLLM_VENV)/.cohelix-installed: requirements-vllm.lock
+	test -x $(VLLM_VENV)/bin/python || $(PYTHON) -m venv $(VLLM_VENV)
+	$(VLLM_VENV)/bin/python -c 'import importlib.util as u, sys; sys.exit(u.find_spec("vllm") is None)' || \
+	  $(VLLM_VENV)/bin/python -m pip install --quiet --progress-bar off --no-deps -r requirements-vllm.lock
+	touch $@

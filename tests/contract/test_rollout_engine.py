@@ -1,6 +1,5 @@
 """What every rollout engine promises, checked on every kind; the real vLLM is the slow case (make test-vllm)."""
 
-import os
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,6 +9,7 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "policy"))
 sys.path.insert(0, str(Path(__file__).parents[1] / "servers"))
+from real_vllm import RealVllm
 from tiny_policy import tiny_llama, tiny_tokenizer
 from tiny_vllm import TinyVllm
 
@@ -22,7 +22,7 @@ from policy.config import ApiPolicyConfig
 from policy.config_engine import VllmServerConfig
 from policy.engine import TransformersEngine
 from policy.likelihood import completion_likelihood, token_batch
-from policy.load import load_policy
+from policy.load import load_policy, pocket_folder
 from policy.refill import RefillingEngine
 from policy.rollout_engine import speech_of
 from policy.vllm_server import VllmServerEngine
@@ -63,7 +63,7 @@ def replicas(tokenizer):
 
 
 @pytest.fixture(scope="module", params=KINDS)
-def case(request, tokenizer, replicas):
+def case(request, tokenizer, replicas, tmp_path_factory):
     model = tiny_llama(tokenizer)
     policy_id = all_weights_id(model)
     if request.param in ("transformers", "refill"):
@@ -75,11 +75,12 @@ def case(request, tokenizer, replicas):
         yield Case(engine, api_policy_id(config), 512)
         engine.close()
     else:
-        urls = tuple(replica.url for replica in replicas)
+        urls, server = tuple(replica.url for replica in replicas), None
         if request.param == "real_vllm":
-            urls = (os.environ["COHELIX_TEST_VLLM_URL"],)
-            model, tokenizer = load_policy(os.environ["COHELIX_TEST_VLLM_MODEL"])
+            model, tokenizer = load_policy("pocket")
             policy_id = all_weights_id(model)
+            server = RealVllm(pocket_folder(), policy_id, tmp_path_factory.mktemp("vllm") / "log")
+            urls = (server.url,)
         engine = VllmServerEngine(
             VllmServerConfig(type="vllm_server", urls=urls, timeout_s=60),
             speech_of(model, tokenizer),
@@ -88,6 +89,8 @@ def case(request, tokenizer, replicas):
         )
         yield Case(engine, policy_id, 512, model, tokenizer)
         engine.close()
+        if server is not None:
+            server.close()
 
 
 def prompt(text, seed=0):
