@@ -227,6 +227,7 @@ def trl_sft_arguments(config: SftConfig, *, updates: int, output_dir: str, seed:
         bf16=False,
         activation_checkpointing=False,
         dataloader_pin_memory=False,
+        ddp_find_unused_parameters=False,
         disable_tqdm=True,
         logging_strategy="no",
         save_strategy="no",
