@@ -31,6 +31,7 @@ from policy.errors import NonFiniteTraining, NoSignal
 from policy.likelihood import completion_likelihood
 from policy.loss import Surrogate, clipped_surrogate, engine_correction, k3_divergence, sequence_sum, token_sum
 from policy.mini_batch import MicroBatch, micro_batches
+from policy.process import current_world
 from policy.rollout_record import RolloutBatch
 from policy.step_metric import PeakMemory, StepMetrics, UpdateTally
 from policy.telemetry import NO_TELEMETRY, Telemetry
@@ -86,6 +87,7 @@ class HarnessGrpoTrainer(GRPOTrainer):  # type: ignore[misc]
         vision: VisionReader | None = None,
     ) -> None:
         self._rl = config
+        self._world = current_world()
         self._viewer = Viewer(vision, model) if vision is not None else None
         self._hooks = hooks
         self._micro: list[MicroBatch] = []
@@ -141,6 +143,8 @@ class HarnessGrpoTrainer(GRPOTrainer):  # type: ignore[misc]
             pad_token_id=self._tokenizer.pad_token_id,
             device=self.accelerator.device,
             viewer=self._viewer,
+            process=self._world.rank,
+            processes=self._world.size,
         )
         self._micro = [self._with_scores(micro) for micro in made]
         self._batch, self._tally = batch, UpdateTally()
@@ -187,7 +191,7 @@ class HarnessGrpoTrainer(GRPOTrainer):  # type: ignore[misc]
         else:
             loss = sequence_sum(values, mask, samples=inputs.mini_batch_samples)
         self._record(inputs, loss, surrogate, entropy=scores.entropy, kl=kl)
-        return loss
+        return loss * self._world.size  # gradients are averaged over processes; the normaliser is that of all
 
     def _weight(self, inputs: MicroBatch, old: Tensor) -> Tensor:
         """What multiplies the surrogate: the task's importance and, where asked for, the engine correction."""
@@ -238,7 +242,7 @@ class HarnessGrpoTrainer(GRPOTrainer):  # type: ignore[misc]
                 f"weights after rollout step {self._batch.step} are not finite; nothing was saved; "
                 "lower the learning rate and resume"
             )
-        metrics = self._tally.metrics(
+        metrics = self._tally.summed(self._world.sum).metrics(
             self._batch,
             tolerance=self._rl.dynamic_sampling.tolerance,
             learning_rate=learning_rate,

@@ -21,6 +21,7 @@ from harness.records import ImageFile
 from policy.cache import has_plain_layers
 from policy.decode import cache_argument, last_logits_only
 from policy.loss import entropy
+from policy.process import bare
 from policy.vision import SeenBatch, Viewer, sampled_placeholders
 
 
@@ -121,7 +122,7 @@ def completion_likelihood(
 
 def _can_share(model: Any) -> bool:
     """Whether prompts can be computed apart: all keys are kept, and the library leaves the cache on."""
-    return has_plain_layers(model.config) and not (model.training and is_recomputing(model))
+    return has_plain_layers(bare(model).config) and not (model.training and is_recomputing(model))
 
 
 def is_recomputing(model: Any) -> bool:
@@ -131,8 +132,8 @@ def is_recomputing(model: Any) -> bool:
 
 def _shared_logits(model: Any, batch: TokenBatch) -> Tensor:
     """Logits that predict each completion token, (samples, tokens, vocabulary)."""
-    name, cache = cache_argument(model), DynamicCache(config=model.config)
-    last = last_logits_only(model)
+    name, cache = cache_argument(bare(model)), DynamicCache(config=bare(model).config)
+    last = last_logits_only(bare(model))
     shared = batch.prefix.numel()
     if shared:
         positions = torch.arange(shared, device=batch.prefix.device)[None]

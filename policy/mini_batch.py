@@ -13,6 +13,7 @@ from torch import Tensor
 from harness.records import ImageFile, Scored
 from policy import advantage
 from policy.config import RlConfig
+from policy.errors import TrainingError
 from policy.likelihood import TokenBatch, token_batch
 from policy.rollout_record import RolloutAttempt, RolloutBatch, RolloutGroup
 from policy.vision import Viewer
@@ -87,7 +88,14 @@ def _spread(group: RolloutGroup, values: np.ndarray[Any, Any]) -> list[float]:
 
 
 def micro_batches(
-    batch: RolloutBatch, config: RlConfig, *, pad_token_id: int, device: Any = "cpu", viewer: Viewer | None = None
+    batch: RolloutBatch,
+    config: RlConfig,
+    *,
+    pad_token_id: int,
+    device: Any = "cpu",
+    viewer: Viewer | None = None,
+    process: int = 0,
+    processes: int = 1,
 ) -> list[MicroBatch]:
     """Cut a full rollout batch into micro-batches in training order; whole groups stay in one update.
 
@@ -97,9 +105,13 @@ def micro_batches(
         pad_token_id: of the tokenizer.
         device: where the tensors go.
         viewer: of a policy that sees; None shows no image.
+        process: number of this training process.
+        processes: how many there are; each takes every so-many-th forward pass of an update. Normalisers are those
+            of the whole update.
 
     Raises:
         ImageError: an image is no longer the one that was sampled with.
+        TrainingError: an update cannot be shared evenly.
     """
     groups = batch.trained
     if len(groups) != config.prompts_per_step:
@@ -114,8 +126,27 @@ def micro_batches(
             for group, row in zip(groups[part], values[part], strict=True)
             for attempt, value in zip(group.attempts, row, strict=True)
         ]
-        made += _cut(update, samples, config, pad_token_id, device, viewer)
+        size = pass_size(config, processes)
+        starts = range(process * size, len(samples), processes * size)
+        made += _cut(update, samples, starts, size, config, pad_token_id, device, viewer)
     return made
+
+
+def pass_size(config: RlConfig, processes: int) -> int:
+    """Samples of one forward pass in one process.
+
+    Raises:
+        TrainingError: the samples of an update cannot be shared evenly over the processes.
+    """
+    samples = config.prompts_per_step * config.group_size // config.updates_per_rollout_step
+    size = config.micro_batch_size or samples // processes
+    if not size or samples % (size * processes):
+        raise TrainingError(
+            f"an update has {samples} samples, which {processes} processes cannot share in passes of {size or 1}; "
+            f"expected a multiple of {(size or 1) * processes}; change micro_batch_size, prompts_per_step or "
+            "num_processes"
+        )
+    return size
 
 
 def _sample(group: RolloutGroup, attempt: RolloutAttempt, value: float, config: RlConfig) -> _Sample:
@@ -135,6 +166,8 @@ def _sample(group: RolloutGroup, attempt: RolloutAttempt, value: float, config: 
 def _cut(
     update: int,
     samples: list[_Sample],
+    starts: Sequence[int],
+    size: int,
     config: RlConfig,
     pad_token_id: int,
     device: Any,
@@ -142,9 +175,8 @@ def _cut(
 ) -> list[MicroBatch]:
     tokens = float(max(1, sum(sum(sample.mask) for sample in samples)))
     counted = float(max(1, sum(any(sample.mask) for sample in samples)))
-    size = config.micro_batch_size or len(samples)
     made = []
-    for start in range(0, len(samples), size):
+    for start in starts:
         part = samples[start : start + size]
         padded = token_batch(
             [sample.prompt for sample in part],

@@ -18,6 +18,7 @@ from memory.files import discard_abandoned
 from policy.block import is_whole, policy_identity, progress_key
 from policy.checkpoint import Progress, read_manifest
 from policy.config import AnyPolicyConfig, SftConfig
+from policy.distributed import shared_ledger
 from policy.engine import stop_token_ids
 from policy.errors import TrainingError
 from policy.packing import check_packing
@@ -135,6 +136,7 @@ class SftBlockTrainer:
             CheckpointError: the parent is torn or belongs to another policy, or the disk refused.
         """
         torch.set_num_threads(request.config.threads)
+        ledger = shared_ledger(ledger)
         check_sft_request(request)
         key = sft_key(self.policy, request)
         finished = find_sft_result(key, self.checkpoints, ledger)

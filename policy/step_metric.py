@@ -5,7 +5,7 @@ from __future__ import annotations
 import resource
 import sys
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from pydantic import Field, JsonValue
@@ -149,6 +149,15 @@ class UpdateTally:
         self.losses[update] += loss
         for name, value in sums.items():
             self.sums[name] += value
+
+    def summed(self, sum_over_processes: Callable[[list[float]], list[float]]) -> UpdateTally:
+        """The tally of all training processes; gradient norms are those of all already."""
+        names, count = sorted(self.sums), len(self.losses)
+        totals = sum_over_processes([*self.losses, *(self.sums[name] for name in names)])
+        whole = UpdateTally()
+        whole.losses, whole.grad_norms = totals[:count], self.grad_norms
+        whole.sums.update(zip(names, totals[count:], strict=True))
+        return whole
 
     def metrics(
         self,

@@ -28,6 +28,7 @@ from policy.block import (
 )
 from policy.checkpoint import Progress
 from policy.config import AnyPolicyConfig, RlConfig
+from policy.distributed import collect_batch, shared_engine, shared_ledger
 from policy.errors import NoSignal, TrainingError
 from policy.grpo import HarnessGrpoTrainer, Hooks
 from policy.likelihood import completion_likelihood
@@ -97,6 +98,7 @@ class GrpoBlockTrainer:
             UserError: a tracker's package is not installed.
         """
         torch.set_num_threads(request.config.threads)
+        ledger = shared_ledger(ledger)
         check_request(request)
         check_trackers(self.policy.telemetry.report_to)
         key = block_key(self.policy, request)
@@ -127,7 +129,7 @@ class GrpoBlockTrainer:
             )
         source = RolloutSource(self.policy, state, self._home)
         collector = Collector(
-            engine=source.engine,
+            engine=shared_engine(source.engine),
             harness=request.harness,
             stream=request.task_order,
             config=request.config,
@@ -180,7 +182,7 @@ class GrpoBlockTrainer:
             step, position = run.request.first_step + len(run.steps), run.state.progress.position
             run.source.push()
             run.rollouts.append(run.collector.key(step, position))
-            batch = run.collector.collect(step, position, run.ledger)
+            batch = collect_batch(run.collector, step, position, run.ledger)
             if batch.stop:  # a later block must not draw these tasks first again
                 run.state.progress = run.state.progress.model_copy(update={"position": batch.next_position})
             return batch

@@ -16,6 +16,7 @@ from policy.checkpoint import (
     Stage,
     load_checkpoint,
     optimizer_state,
+    read_manifest,
     restore_optimizer,
     restore_rng,
     rng_state,
@@ -24,6 +25,7 @@ from policy.checkpoint import (
 from policy.config import AnyPolicyConfig, HfPolicyConfig
 from policy.errors import CheckpointError
 from policy.load import LoadedPolicy, load_policy, load_vision, policy_source
+from policy.process import current_world
 from policy.rollout_engine import evaluation_engine
 from policy.schedule import Schedule
 from policy.task_stream import derive_seed
@@ -99,7 +101,11 @@ class TrainingState:
             optimizer=optimizer_state(self.optimizer, list(parameters)),
             rng=rng_state(),
         )
-        return save_checkpoint(root, checkpoint)
+        world = current_world()
+        if world.size == 1:
+            return save_checkpoint(root, checkpoint)
+        path = Path(world.as_lead(lambda: str(save_checkpoint(root, checkpoint).path)))
+        return SavedCheckpoint(path, read_manifest(path))
 
 
 def open_state(

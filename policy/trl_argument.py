@@ -9,6 +9,7 @@ os.environ.setdefault("TRL_EXPERIMENTAL_SILENCE", "1")
 from trl import GRPOConfig
 
 from policy.config import RlConfig
+from policy.mini_batch import pass_size
 from policy.telemetry import NO_TELEMETRY, Telemetry
 
 
@@ -23,8 +24,9 @@ def trl_arguments(
 ) -> GRPOConfig:
     """TRL's settings for a block; batch sizes are per update, and TRL by itself logs, saves and draws nothing."""
     samples = config.prompts_per_step * config.group_size // config.updates_per_rollout_step
-    micro = config.micro_batch_size or samples
-    accumulation = samples // micro
+    processes = int(os.environ.get("WORLD_SIZE", "1"))
+    micro = pass_size(config, processes)
+    accumulation = samples // (micro * processes)
     return GRPOConfig(
         output_dir=output_dir,
         per_device_train_batch_size=micro,
@@ -46,6 +48,8 @@ def trl_arguments(
         logging_strategy="no",
         save_strategy="no",
         eval_strategy="no",
+        ddp_find_unused_parameters=False,
+        ddp_broadcast_buffers=False,  # processes make different numbers of forward passes
         report_to=list(telemetry.report_to) or "none",
         run_name=telemetry.run_name,
     )

@@ -1,0 +1,110 @@
+"""The processes of a training block: how many there are, who leads, and what they tell each other.
+
+Without a process group every function here does its work alone. Messages are JSON, so nothing is unpickled.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from pydantic import JsonValue
+
+from policy.errors import TrainingError
+
+
+@dataclass(frozen=True)
+class World:
+    """The processes of a block."""
+
+    rank: int = 0
+    size: int = 1
+
+    @property
+    def is_lead(self) -> bool:
+        """Whether this process draws, scores and writes."""
+        return self.rank == 0
+
+    def share(self, value: JsonValue = None) -> Any:
+        """The lead's value, in every process."""
+        if self.size == 1:
+            return value
+        return json.loads(self._broadcast(json.dumps(value).encode() if self.is_lead else b""))
+
+    def gather(self, value: JsonValue) -> list[Any]:
+        """Every process' value, by rank, in every process."""
+        if self.size == 1:
+            return [value]
+        return [json.loads(body) for body in self._gather(json.dumps(value).encode())]
+
+    def sum(self, values: Sequence[float]) -> list[float]:
+        """Sums over all processes, entry by entry, in rank order."""
+        if self.size == 1:
+            return list(values)
+        rows: list[list[float]] = self.gather(list(values))
+        return [sum(column) for column in zip(*rows, strict=True)]
+
+    def as_lead(self, make: Callable[[], JsonValue]) -> Any:
+        """What the lead makes, in every process; its failure is raised in every process."""
+        if self.size == 1:
+            return make()
+        told: dict[str, Any] = {}
+        try:
+            told = {"value": make()} if self.is_lead else {}
+        except Exception as error:  # the trainer boundary: the others must not wait for ever
+            self.share({"failed": f"{type(error).__name__}: {error}"})
+            raise
+        return told_value(self.share(told))
+
+    def _broadcast(self, body: bytes) -> bytes:
+        length = torch.tensor([len(body)], device=_device())
+        torch.distributed.broadcast(length, src=0)
+        data = torch.empty(int(length), dtype=torch.uint8, device=_device())
+        if self.is_lead:
+            data.copy_(torch.frombuffer(bytearray(body), dtype=torch.uint8))
+        torch.distributed.broadcast(data, src=0)
+        return bytes(data.cpu().numpy())
+
+    def _gather(self, body: bytes) -> list[bytes]:
+        lengths = [torch.zeros(1, dtype=torch.long, device=_device()) for _ in range(self.size)]
+        torch.distributed.all_gather(lengths, torch.tensor([len(body)], device=_device()))
+        counts = [int(length) for length in lengths]
+        padded = torch.zeros(max(counts), dtype=torch.uint8, device=_device())
+        padded[: len(body)] = torch.frombuffer(bytearray(body), dtype=torch.uint8).to(_device())
+        rows = [torch.empty_like(padded) for _ in counts]
+        torch.distributed.all_gather(rows, padded)
+        return [bytes(row[:count].cpu().numpy()) for row, count in zip(rows, counts, strict=True)]
+
+
+def current_world() -> World:
+    """The processes of this launch; joins their group on the first call when a launcher started this process."""
+    if int(os.environ.get("WORLD_SIZE", "1")) == 1:
+        return World()
+    if not torch.distributed.is_initialized():
+        from accelerate import PartialState
+
+        PartialState(cpu=not torch.cuda.is_available())
+    return World(torch.distributed.get_rank(), torch.distributed.get_world_size())
+
+
+def bare(model: Any) -> Any:
+    """The module inside a data-parallel wrapper, which hides its settings."""
+    from accelerate.utils import extract_model_from_parallel
+
+    return extract_model_from_parallel(model) if torch.distributed.is_initialized() else model
+
+
+def told_value(told: dict[str, Any]) -> Any:
+    """What the lead told, or its failure raised here too."""
+    if "failed" in told:
+        raise TrainingError(f"the leading training process failed; got {told['failed']}")
+    return told["value"]
+
+
+def _device() -> torch.device:
+    is_gpu = torch.distributed.get_backend() == "nccl"
+    return torch.device("cuda", torch.cuda.current_device()) if is_gpu else torch.device("cpu")
