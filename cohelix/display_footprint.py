@@ -74,8 +74,8 @@ def _work_table(footprint: View) -> Table:
             f"{stage['tokens']:,}",
             f"{stage['longest_tokens']:,}",
             f"{stage['flops'] / 1e15:,.3g}",
-            f"{stage['rollout_hours']:.1f}",
-            f"{stage['training_hours']:.1f}",
-            f"{stage['hours']:.1f}",
+            f"{stage['rollout_hours']:.2f}",
+            f"{stage['training_hours']:.2f}",
+            f"{stage['hours']:.2f}",
         )
     return table

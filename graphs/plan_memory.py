@@ -107,7 +107,7 @@ def plan_footprint(config: RunConfig, suite: Suite) -> Footprint | None:
     source = str(pocket_folder()) if policy.type == "pocket" else find_architecture(config)
     if not source:
         return None
-    size = measure_architecture(source, policy.lora)
+    size = measure_architecture(source, policy.lora, sees=getattr(policy, "image", None) is not None)
     sizes = sizes_of(config, suite)
     stages = tuple(_stage(config, policy, size, sizes, name, settings, count)
                    for name, settings, count in _blocks(config, suite))  # fmt: skip
@@ -158,7 +158,7 @@ def _stage(
     else:
         samples, batch = settings.batch_size, settings.batch_size
         steps, longest = -(-settings.epochs * count // settings.batch_size), settings.max_tokens
-        scored = settings.max_tokens
+        scored = min(settings.max_tokens, config.strategy.answer_tokens)  # the loss counts completions alone
     micro = settings.micro_batch_size or -(-batch // gpus)
     tokens = samples * (sizes.prompt_tokens + sizes.completion_tokens)
     checkpointing = getattr(policy, "gradient_checkpointing", False)
@@ -197,6 +197,8 @@ def _memory(
     engine = 0
     if is_rl and policy.engine.type == "vllm_colocated":
         engine = round(policy.engine.gpu_memory_utilization * config.plan.gpu_memory_gib * GIB)
+    if is_rl and policy.engine.type == "transformers":  # the model itself samples; its cache comes on top
+        engine = cache_bytes(size, sequences=policy.batch_size, tokens=longest, element_bytes=element)
     return GpuMemory(
         weights=weights,
         adapters=adapters,
@@ -215,9 +217,10 @@ def _memory(
 
 
 def _server_gib(policy: AnyPolicyConfig, size: ModelSize, *, sequences: int, tokens: int) -> float:
-    """Weights, adapters and the cache of all sequences at their longest, on a GPU of a vLLM server."""
+    """Weights, adapters and the cache of all requests in flight at their longest, on a GPU of a vLLM server."""
     if policy.engine.type != "vllm_server":
         return 0.0
+    sequences = min(sequences, policy.engine.max_concurrency)
     element = ELEMENT_BYTES[getattr(policy, "dtype", "float32")]
     weights = (size.parameters + (size.trainable if policy.lora else 0)) * element
     return (weights + cache_bytes(size, sequences=sequences, tokens=tokens, element_bytes=element)) / GIB
@@ -229,7 +232,7 @@ def _assumptions(config: RunConfig, sizes: Sizes) -> tuple[str, ...]:
     return (
         f"{sizes.prompt_tokens:,} prompt and {sizes.completion_tokens:,} completion tokens are typical",
         f"{plan.rollout_tokens_per_s:,.0f} completion tokens/s on each {unit} that samples",
-        f"{plan.train_tflops:g} TFLOP/s on each of {gpus_that_train(config)} {units} that train, cut by {plan.sharding}",
+        f"{plan.train_tflops:g} TFLOP/s on each of {gpus_that_train(config)} {units} that train; cut: {plan.sharding}",
         "memory at the longest sample of every row of a micro-batch; no allocator, context or communication buffers",
         "no groups replaced by dynamic sampling, no evaluations, no start-up in the hours",
     )

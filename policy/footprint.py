@@ -68,7 +68,7 @@ class GpuMemory(Record):
     activations: int
     logits: int
     engine: int = 0
-    """Weights and cache of a rollout engine on the same GPU."""
+    """Cache, and weights where it has its own, of a rollout engine on the same GPU."""
 
     @computed_field  # type: ignore[prop-decorator]
     @property

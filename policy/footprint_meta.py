@@ -25,12 +25,13 @@ def architecture_file(name: str) -> Path:
     return packaged if packaged.is_file() else Path(name)
 
 
-def measure_architecture(source: str | Path, lora: LoraConfig | None) -> ModelSize:
+def measure_architecture(source: str | Path, lora: LoraConfig | None, *, sees: bool = True) -> ModelSize:
     """Build an architecture on the meta device and count it.
 
     Args:
         source: name or path of a ``config.json``, or a folder with one.
         lora: adapters to train; None trains all weights.
+        sees: count a vision-language model whole; False counts its language model alone, as it is loaded for text.
 
     Raises:
         PolicyLoadError: there is no such file, or the library knows no such model.
@@ -41,7 +42,7 @@ def measure_architecture(source: str | Path, lora: LoraConfig | None) -> ModelSi
         raw = json.loads(path.read_text(encoding="utf-8"))
         config = AutoConfig.for_model(raw.pop("model_type"), **raw)
         with torch.device("meta"):
-            model = _build(config)
+            model = _build(config if sees else config.get_text_config())
     except (OSError, ValueError, KeyError, AttributeError) as error:
         raise PolicyLoadError(
             f"cannot plan with the architecture {str(source)!r}: {type(error).__name__}: {error}; "
