@@ -12,6 +12,7 @@ from policy.config import AnyPolicyConfig
 from policy.engine import TransformersEngine, stop_token_ids
 from policy.load import load_vision
 from policy.refill import RefillingEngine
+from policy.vision import VisionReader
 from policy.vllm_colocated import VllmColocatedEngine
 from policy.vllm_server import Speech, VllmServerEngine
 
@@ -59,7 +60,7 @@ class RolloutSource:
     def _open(self) -> RolloutEngine:
         state, config = self._state, self._policy.engine
         if config.type == "transformers":
-            return transformers_engine(self._policy, state.model, state.tokenizer, state.policy_id)
+            return transformers_engine(self._policy, state.model, state.tokenizer, state.policy_id, state.vision)
         speech = speech_of(state.model, state.tokenizer)
         if config.type == "vllm_colocated":
             return VllmColocatedEngine(state.model, speech, state.policy_id, config, batch_size=self._policy.batch_size)
@@ -85,7 +86,7 @@ def evaluation_engine(
     """
     config = policy.engine
     if config.type == "transformers":
-        return transformers_engine(policy, model, tokenizer, policy_id)
+        return transformers_engine(policy, model, tokenizer, policy_id, load_vision(policy, tokenizer))
     speech = speech_of(model, tokenizer)
     if config.type == "vllm_colocated":
         return VllmColocatedEngine(model, speech, policy_id, config, batch_size=policy.batch_size)
@@ -97,15 +98,24 @@ def evaluation_engine(
     )
 
 
-def transformers_engine(policy: AnyPolicyConfig, model: Any, tokenizer: Any, policy_id: str) -> TransformersEngine:
+def transformers_engine(
+    policy: AnyPolicyConfig, model: Any, tokenizer: Any, policy_id: str, vision: VisionReader | None
+) -> TransformersEngine:
     """The engine over a model in this process, with the policy's batch size.
+
+    Args:
+        policy: its settings.
+        model: the weights to sample from.
+        tokenizer: of the policy.
+        policy_id: content id of the weights.
+        vision: of a policy that sees; in training the one that the loss reads with, so that it holds images once.
 
     Raises:
         PolicyError: refill is asked of a model whose cache cannot be rearranged.
     """
     is_refilled = policy.engine.type == "transformers" and policy.engine.refill
     kind = RefillingEngine if is_refilled else TransformersEngine
-    return kind(model, tokenizer, policy_id, policy.batch_size, vision=load_vision(policy, tokenizer))
+    return kind(model, tokenizer, policy_id, policy.batch_size, vision=vision)
 
 
 def speech_of(model: Any, tokenizer: Any) -> Speech:
