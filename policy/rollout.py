@@ -246,8 +246,8 @@ class Collector:
             return verdict
         if OVERLONG_PART in verdict.parts:
             raise TrainingError(
-                f"the suite's reward has a part {OVERLONG_PART!r} already and the setting `overlong` would add another; "
-                "set it to null, or take the part out of the suite's verdict"
+                f"the suite's reward has a part {OVERLONG_PART!r} already and `overlong` would add another; set "
+                "it to null, or take the part out of the suite's verdict"
             )
         penalty = overlong_penalty(
             length, max_tokens=self.config.max_tokens, buffer=overlong.buffer, scale=overlong.scale

@@ -230,7 +230,7 @@ def test_a_suite_with_a_length_penalty_of_its_own_is_refused_a_second_one():
     def score(task, generation):
         return Scored(parts={"exact": 0.0, "overlong": -0.1}, reward=0.1)
 
-    with pytest.raises(TrainingError, match="already and the setting `overlong` would add another"):
+    with pytest.raises(TrainingError, match="already and `overlong` would add another"):
         collector(ScriptedEngine(growing), score=score, overlong=OverlongShaping(buffer=9)).collect(0, 0, DictLedger())
 
 
