@@ -22,6 +22,7 @@ from harness.records import Generation, Message, Sampling
 from policy.config_engine import VllmServerConfig
 from policy.errors import PolicyError
 from policy.row_key import row_key
+from policy.vision import chat_text
 from policy.vllm_replica import Dispatcher, Replica, ReplicaFault, RequestRefused, get, post
 from policy.vllm_wire import Dialect, Question
 
@@ -45,8 +46,7 @@ class Speech:
 
     def encode(self, messages: tuple[Message, ...]) -> tuple[int, ...]:
         """Token ids of a prompt, generation prompt included."""
-        chat = [message.as_chat() for message in messages]
-        text = self.tokenizer.apply_chat_template(chat, tokenize=False, add_generation_prompt=True)
+        text = chat_text(self.tokenizer, messages)  # as the engine in this process renders it
         return tuple(self.tokenizer(text, add_special_tokens=False)["input_ids"])
 
     def decode(self, ids: Sequence[int]) -> str:

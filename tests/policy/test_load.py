@@ -4,10 +4,12 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 from tiny_policy import tiny_llama, tiny_tokenizer
+from tiny_vision import save_vision_policy, tiny_qwen3_5, tiny_qwen3_vl, vision_tokenizer
 
-from policy.config import HfPolicyConfig, PocketPolicyConfig
+from policy.config import HfPolicyConfig, ImageConfig, PocketPolicyConfig
 from policy.errors import PolicyLoadError
-from policy.load import load_policy, pocket_folder, policy_source
+from policy.load import load_policy, load_vision, pocket_folder, policy_source
+from policy.weights import vision_parameters
 
 
 def save(folder, *, template=True):
@@ -58,3 +60,48 @@ def test_the_packaged_policy_loads_by_name_and_is_small():
 def test_a_device_that_is_not_there_is_named_before_anything_is_loaded(tmp_path):
     with pytest.raises(PolicyLoadError, match="policy.device is 'cuda'.*set policy.device to cpu"):
         load_policy(tmp_path / "nothing", device="cuda")
+
+
+def test_a_vision_language_checkpoint_is_loaded_whole_or_as_its_language_model(tmp_path):
+    tokenizer = vision_tokenizer()
+    model = tiny_qwen3_5(tokenizer)
+    save_vision_policy(tmp_path, model, tokenizer)
+    whole, text = load_policy(tmp_path, sees=True).model, load_policy(tmp_path).model
+    assert vision_parameters(whole) and not vision_parameters(text)
+    ids = torch.tensor([[5, 6, 7, 8]])
+    with torch.no_grad():
+        assert torch.allclose(whole(input_ids=ids).logits, text(input_ids=ids).logits, atol=1e-5)
+        assert torch.allclose(whole(input_ids=ids).logits, model(input_ids=ids).logits, atol=1e-5)
+
+
+def test_what_cannot_be_loaded_as_asked_is_refused_with_what_to_set(tmp_path):
+    tokenizer = vision_tokenizer()
+    save_vision_policy(tmp_path / "seeing", tiny_qwen3_vl(tokenizer), tokenizer)
+    with pytest.raises(PolicyLoadError, match="vision-language model.*set policy.image"):
+        load_policy(tmp_path / "seeing")
+    save(tmp_path / "plain")
+    with pytest.raises(PolicyLoadError, match="reads text alone; set policy.image to null"):
+        load_policy(tmp_path / "plain", sees=True)
+
+
+def test_a_checkpoint_without_all_weights_is_refused_rather_than_filled_with_random_ones(tmp_path):
+    save(tmp_path)
+    path = tmp_path / "model.safetensors"
+    tensors = load_file(path)
+    tensors.pop("model.layers.1.mlp.up_proj.weight")
+    save_file(tensors, path, metadata={"format": "pt"})
+    with pytest.raises(PolicyLoadError, match="lacks the weights.*model.layers.1.mlp.up_proj.weight"):
+        load_policy(tmp_path)
+
+
+def test_a_vision_policy_without_an_image_processor_is_refused(tmp_path):
+    tokenizer = vision_tokenizer()
+    save_vision_policy(tmp_path, tiny_qwen3_vl(tokenizer), tokenizer)
+    config = HfPolicyConfig(type="hf", model=str(tmp_path), image=ImageConfig(max_pixels=4096))
+    reader = load_vision(config, tokenizer)
+    assert reader is not None and reader.max_pixels == 4096
+    assert load_vision(config.model_copy(update={"image": None}), tokenizer) is None
+    assert load_vision(PocketPolicyConfig(), tokenizer) is None
+    (tmp_path / "preprocessor_config.json").unlink()
+    with pytest.raises(PolicyLoadError, match="preprocessor_config.json"):
+        load_vision(config, tokenizer)
