@@ -1,5 +1,6 @@
 """The MapTab loader and the solver over its gold, on two maps worked by hand."""
 
+import hashlib
 import itertools
 import json
 from pathlib import Path
@@ -207,3 +208,24 @@ def test_the_public_scorer_confuses_stations_of_the_real_map_and_the_strict_one_
     assert len(pairs) == 153
     assert sum(score_route_publicly(*pair).exact for pair in pairs) == 18
     assert sum(score_route(*pair).exact for pair in pairs) == 0
+
+
+def test_a_figure_is_shown_where_its_file_is_there_and_the_variant_shows_maps(tmp_path):
+    write_layout(tmp_path, domains=("metro",))
+    without = MapTabSuite(MapTabConfig(root=str(tmp_path)))
+    assert all(task.images == () for task in without.tasks(split="test"))
+    before = without.fingerprint
+    figure = tmp_path / "raw" / query("metro", [METRO_BY_B])["figure"]
+    figure.parent.mkdir(parents=True)
+    figure.write_bytes(b"the bytes of a picture")
+    shown = MapTabSuite(MapTabConfig(root=str(tmp_path)))
+    for task in shown.tasks(split="test"):
+        if task.strata["variant"] == "only_tab":
+            assert task.images == ()
+        else:
+            (image,) = task.images
+            assert Path(image.path) == figure and image.sha256 == hashlib.sha256(b"the bytes of a picture").hexdigest()
+    assert shown.fingerprint != before
+    other = tmp_path.with_name("moved")
+    tmp_path.rename(other)
+    assert MapTabSuite(MapTabConfig(root=str(other))).fingerprint == shown.fingerprint
