@@ -75,4 +75,5 @@ def _log_probabilities(model: Any, batch: SftMicroBatch) -> Tensor:
     logits = model(**arguments, use_cache=False).logits[:, :-1].float()
     labels = batch.labels[:, 1:]
     chosen = logits.log_softmax(dim=-1).gather(-1, labels.clamp(min=0)[..., None])[..., 0]
-    return chosen[labels != IGNORED]
+    scores: Tensor = chosen[labels != IGNORED]
+    return scores

@@ -10,63 +10,34 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import torch
-from pydantic import JsonValue
 
 from harness.protocols import PolicyTrainer, WorkLedger
-from harness.records import Record, content_id
 from memory.files import discard_abandoned
-from policy.block import is_whole, policy_identity, progress_key
-from policy.checkpoint import Progress, read_manifest
-from policy.config import AnyPolicyConfig, SftConfig
+from policy.block import is_whole, progress_key
+from policy.checkpoint import Progress
+from policy.config import AnyPolicyConfig
 from policy.distributed import shared_ledger
 from policy.engine import stop_token_ids
-from policy.errors import TrainingError
 from policy.packing import check_packing
 from policy.schedule import sft_schedule, sft_updates
 from policy.sft_batch import RecordStream, SftMicroBatch, micro_batch
 from policy.sft_metric import SftStepMetrics
 from policy.sft_record import SftRecord, sampled_token_ids, sft_records
+from policy.sft_stage import (
+    SftRequest,
+    SftResult,
+    SftStageRecord,
+    check_sft_request,
+    find_sft_result,
+    read_sft_result,
+    sft_key,
+)
 from policy.sft_tokens import SftTokens, check_lengths, encode_record
 from policy.training_state import TrainingState, open_state
 from policy.vision import see
 
 if TYPE_CHECKING:
     from policy.sft_trainer import SftHooks
-
-
-class SftRequest(Record):
-    """What to learn."""
-
-    parent: Path | None = None
-    """Checkpoint folder whose weights to start from; None starts from the base policy."""
-    records: tuple[SftRecord, ...]
-    """Prompts with their completions, see :func:`policy.sft_record.sft_records`."""
-    config: SftConfig = SftConfig()
-    seed: int = 0
-    """Used where ``config.seed`` is None."""
-
-    @property
-    def stage_seed(self) -> int:
-        """Of the order of records, of dropout and of fresh adapters."""
-        return self.seed if self.config.seed is None else self.config.seed
-
-
-class SftResult(Record):
-    """What came out."""
-
-    checkpoint: Path
-    checkpoint_id: str
-    policy_id: str
-    base_id: str
-    progress: Progress
-    steps: tuple[SftStepMetrics, ...]
-
-
-class SftStageRecord(Record):
-    """A stage, or its first updates, as the ledger keeps it."""
-
-    checkpoint_id: str
-    steps: tuple[SftStepMetrics, ...]
 
 
 @dataclass
@@ -80,22 +51,6 @@ class _Stage:
     stream: RecordStream
     progress: Callable[[SftStepMetrics], None] | None
     steps: list[SftStepMetrics] = field(default_factory=list)
-
-
-def sft_key(policy: AnyPolicyConfig, request: SftRequest) -> str:
-    """Ledger key of a stage: the hash of everything that decides its weights."""
-    records: list[JsonValue] = [record.model_dump(mode="json") for record in request.records]
-    inputs: dict[str, JsonValue] = {
-        **policy_identity(policy),
-        "work": "sft_stage",
-        "purpose": "training",
-        "replicate": 0,
-        "parent": read_manifest(request.parent).checkpoint_id if request.parent else None,
-        "records": content_id(records, prefix="records"),
-        "seed": request.stage_seed,
-        "config": request.config.model_dump(mode="json", exclude={"seed"}),
-    }
-    return content_id(inputs, prefix="block", length=32)
 
 
 class SftBlockTrainer:
@@ -145,7 +100,7 @@ class SftBlockTrainer:
         discard_abandoned(self.checkpoints)
         stage = self._open(request, key, ledger, progress)
         self._train(stage)
-        return _result(self._close(stage), self.checkpoints)
+        return read_sft_result(self._close(stage), self.checkpoints)
 
     def _open(
         self,
@@ -247,48 +202,6 @@ class SftBlockTrainer:
         return None
 
 
-def find_sft_result(key: str, checkpoints: Path, ledger: WorkLedger) -> SftResult | None:
-    """The result of a stage that was finished before and whose checkpoint is whole, or None.
-
-    Args:
-        key: see :func:`sft_key`.
-        checkpoints: folder of all checkpoints.
-        ledger: where the stage is recorded.
-    """
-    finished = ledger.find(key)
-    if finished is None:
-        return None
-    record = SftStageRecord.model_validate(finished)
-    return _result(record, checkpoints) if is_whole(checkpoints / record.checkpoint_id) else None
-
-
-def _result(record: SftStageRecord, checkpoints: Path) -> SftResult:
-    path = checkpoints / record.checkpoint_id
-    manifest = read_manifest(path)
-    return SftResult(
-        checkpoint=path,
-        checkpoint_id=record.checkpoint_id,
-        policy_id=manifest.policy_id,
-        base_id=manifest.base_id,
-        progress=manifest.progress,
-        steps=record.steps,
-    )
-
-
-def check_sft_request(request: SftRequest) -> None:
-    """Refuse a request without records, or with two of one id, whose messages would name neither.
-
-    Raises:
-        TrainingError: as above.
-    """
-    ids = [record.record_id for record in request.records]
-    if not ids:
-        raise TrainingError("SFT needs at least one record; got none; accept more traces or leave the stage out")
-    twice = sorted({one for one in ids if ids.count(one) > 1}) if len(set(ids)) < len(ids) else []
-    if twice:
-        raise TrainingError(f"records {twice[:3]} are given more than once; give every record an id of its own")
-
-
 def _encode(request: SftRequest, state: TrainingState) -> list[SftTokens]:
     """All records as tokens, checked against the template and the limits before anything is trained."""
     stops = stop_token_ids(state.model, state.tokenizer)
@@ -325,6 +238,8 @@ __all__ = [
     "SftRequest",
     "SftResult",
     "SftStepMetrics",
+    "find_sft_result",
     "sampled_token_ids",
+    "sft_key",
     "sft_records",
 ]

@@ -77,7 +77,9 @@ class SftMicroBatch:
 
     def to(self, device: Any) -> SftMicroBatch:
         """The same on a device."""
-        moved = {name: value.to(device) for name, value in vars(self).items() if isinstance(value, Tensor)}
+        moved: dict[str, Any] = {
+            name: value.to(device) for name, value in vars(self).items() if isinstance(value, Tensor)
+        }
         return replace(self, **moved, extra={name: tensor.to(device) for name, tensor in self.extra.items()})
 
     @property

@@ -138,7 +138,7 @@ class HarnessSftTrainer(SFTTrainer):  # type: ignore[misc]
         """One micro-batch's part of its update's loss: negative log-likelihood per completion token of the update."""
         outputs = model(**inputs.arguments, use_cache=False, fused_lm_head=True)
         counts = (inputs.labels[:, 1:] != IGNORED).to(outputs.log_probs.dtype)
-        loss = token_sum(-outputs.log_probs, counts, tokens=inputs.update_tokens)
+        loss: Tensor = token_sum(-outputs.log_probs, counts, tokens=inputs.update_tokens)
         value = loss.item()
         if not math.isfinite(value):
             raise NonFiniteTraining(
@@ -146,8 +146,8 @@ class HarnessSftTrainer(SFTTrainer):  # type: ignore[misc]
                 "the weights on disk are from before it; lower the learning rate and resume"
             )
         self._tally.add(loss=value, tokens=inputs.tokens, cells=inputs.cells, loss_tokens=int(counts.sum()))
-        # Gradients are averaged over processes, and the normaliser is already that of all of them.
-        return loss * self.accelerator.num_processes
+        processes: int = self.accelerator.num_processes
+        return loss * processes  # gradients are averaged over processes; the normaliser is that of all
 
     def _clip_grad_norm(self, model: Any) -> Any:
         norm = super()._clip_grad_norm(model)

@@ -152,7 +152,7 @@ def test_a_finished_stage_is_not_run_again_and_its_request_survives_json(home, u
 
 
 def test_overlong_records_stop_the_stage_before_any_training(home, monkeypatch):
-    monkeypatch.setattr("policy.sft.HarnessSftTrainer", lambda *a, **k: pytest.fail("training began"))
+    monkeypatch.setattr("policy.sft_trainer.HarnessSftTrainer", lambda *a, **k: pytest.fail("training began"))
     config = sft_script.CONFIG.model_copy(update={"max_tokens": 30})
     with pytest.raises(OverlongRecord, match=r"records are longer than 30 tokens \(sft.max_tokens\): r\d has \d+"):
         sft_script.train(home, "full", DictLedger(), config)
