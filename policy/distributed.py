@@ -15,7 +15,7 @@ from pydantic import JsonValue
 from harness.protocols import Prompt, RolloutEngine, WorkLedger
 from harness.records import Generation, Sampling
 from policy.engine import TransformersEngine
-from policy.process import World, current_world, told_value
+from policy.process import World, current_world, told_value, whole_groups
 from policy.rollout import Collector
 from policy.rollout_record import RolloutBatch
 from policy.task_stream import derive_seed
@@ -81,23 +81,12 @@ class SharedEngine:
 
     def _answer(self, prompts: Sequence[Prompt], sampling: Sampling) -> list[Generation]:
         size = self._world.size
-        groups = _whole_groups(prompts)
+        groups = whole_groups([prompt.messages for prompt in prompts])
         own = [index for number, group in enumerate(groups) if number % size == self._world.rank for index in group]
         made = self._engine.generate([prompts[index] for index in own], sampling) if own else []
         rows = self._world.gather([[index, one.model_dump(mode="json")] for index, one in zip(own, made, strict=True)])
         answers = {index: Generation.model_validate(one) for row in rows for index, one in row}
         return [answers[index] for index in range(len(prompts))]
-
-
-def _whole_groups(prompts: Sequence[Prompt]) -> list[list[int]]:
-    """Indices of neighbouring prompts with equal messages: their prefill is shared, so they stay together."""
-    groups: list[list[int]] = []
-    for index, prompt in enumerate(prompts):
-        if index and prompt.messages == prompts[index - 1].messages:
-            groups[-1].append(index)
-        else:
-            groups.append([index])
-    return groups
 
 
 def shared_ledger(ledger: WorkLedger) -> WorkLedger:

@@ -43,7 +43,7 @@ def describe(error: BaseException) -> Failure:
             :class:`TrainerOutOfMemory`, and what is no typed failure of this program :class:`TrainerFailed`.
     """
     words = f"{type(error).__name__}: {error}"
-    if any(word in words.lower() for word in _MEMORY_WORDS):
+    if is_about_memory(words):
         message = f"the trainer ran out of memory; got {words[:400]}; {_MEMORY_ADVICE}"
         return Failure(error=TrainerOutOfMemory.__name__, boundary="trainer", message=message)
     if type(error).__name__ in _known() and not isinstance(error, TrainerFailed):
@@ -54,6 +54,11 @@ def describe(error: BaseException) -> Failure:
     return Failure(
         error=TrainerFailed.__name__, boundary="trainer", message=message, trace="\n".join(lines[-_TRACEBACK_LINES:])
     )
+
+
+def is_about_memory(words: str) -> bool:
+    """Whether a library's message says that memory ran out; they have no common type for it."""
+    return any(word in words.lower() for word in _MEMORY_WORDS)
 
 
 def rebuild(failure: Failure) -> Exception:

@@ -91,6 +91,18 @@ def current_world() -> World:
     return World(torch.distributed.get_rank(), torch.distributed.get_world_size())
 
 
+def leave_world() -> None:
+    """Leave the process group, once all work is done."""
+    if torch.distributed.is_initialized():
+        torch.distributed.destroy_process_group()
+
+
+def take_own_gpu() -> None:
+    """Where a launcher started several processes on this machine: let ``cuda`` mean this process' own GPU."""
+    if torch.cuda.is_available() and "LOCAL_RANK" in os.environ:
+        torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
+
+
 def bare(model: Any) -> Any:
     """The module inside a data-parallel wrapper, which hides its settings."""
     from accelerate.utils import extract_model_from_parallel
@@ -108,3 +120,14 @@ def told_value(told: dict[str, Any]) -> Any:
 def _device() -> torch.device:
     is_gpu = torch.distributed.get_backend() == "nccl"
     return torch.device("cuda", torch.cuda.current_device()) if is_gpu else torch.device("cpu")
+
+
+def whole_groups(keys: Sequence[object]) -> list[list[int]]:
+    """Indices of neighbours with equal keys, for work that is cheaper when they stay together."""
+    groups: list[list[int]] = []
+    for index, key in enumerate(keys):
+        if index and key == keys[index - 1]:
+            groups[-1].append(index)
+        else:
+            groups.append([index])
+    return groups
