@@ -14,6 +14,8 @@ from typing import Any
 import torch
 from pydantic import JsonValue
 
+from harness.errors import UserError
+from policy.config import AnyPolicyConfig
 from policy.errors import TrainingError
 
 
@@ -89,6 +91,29 @@ def current_world() -> World:
 
         PartialState(cpu=not torch.cuda.is_available())
     return World(torch.distributed.get_rank(), torch.distributed.get_world_size())
+
+
+def sharding() -> str:
+    """How this launch cuts the parameters over its processes: ``FSDP``, ``ZeRO 3``, or an empty text for not at all."""
+    if os.environ.get("ACCELERATE_USE_FSDP", "").lower() == "true":
+        return "FSDP"
+    is_deepspeed = os.environ.get("ACCELERATE_USE_DEEPSPEED", "").lower() == "true"
+    return "ZeRO 3" if is_deepspeed and os.environ.get("ACCELERATE_DEEPSPEED_ZERO_STAGE") == "3" else ""
+
+
+def check_sharding(policy: AnyPolicyConfig) -> None:
+    """Refuse rollouts by the model in training where no process holds all of it.
+
+    Raises:
+        UserError: as above; a server has to sample.
+    """
+    if sharding() and policy.engine.type != "vllm_server":
+        raise UserError(
+            "a policy whose parameters are cut over processes cannot be rolled out in them",
+            got=f"{sharding()} and policy.engine.type={policy.engine.type}",
+            expected="policy.engine.type=vllm_server",
+            do="start vLLM servers and name them in policy.engine.urls, or train with configs/accelerate/ddp.yaml",
+        )
 
 
 def leave_world() -> None:

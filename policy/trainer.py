@@ -33,6 +33,7 @@ from policy.errors import NoSignal, TrainingError
 from policy.grpo import HarnessGrpoTrainer, Hooks
 from policy.likelihood import completion_likelihood
 from policy.mini_batch import MicroBatch
+from policy.process import check_sharding
 from policy.rollout import Collector
 from policy.rollout_engine import RolloutSource
 from policy.rollout_record import RolloutBatch
@@ -100,6 +101,7 @@ class GrpoBlockTrainer:
         torch.set_num_threads(request.config.threads)
         ledger = shared_ledger(ledger)
         check_request(request)
+        check_sharding(self.policy)
         check_trackers(self.policy.telemetry.report_to)
         key = block_key(self.policy, request)
         finished = find_result(key, self.checkpoints, ledger)
