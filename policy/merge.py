@@ -25,7 +25,7 @@ from memory.files import (
     temporary_name,
 )
 from policy.block import MERGED_MANIFEST
-from policy.checkpoint import load_checkpoint, verify_checkpoint
+from policy.checkpoint import load_checkpoint, read_manifest
 from policy.config import AnyPolicyConfig, HfPolicyConfig
 from policy.errors import CheckpointError
 from policy.load import policy_source
@@ -72,7 +72,8 @@ def merge_checkpoint(policy: AnyPolicyConfig, checkpoint: Path, home: Path) -> M
     Source: METHODS §2, SFT (merged before RL; fresh LoRA for RL).
     """
     root = home / "policies"
-    found = _find(root, verify_checkpoint(checkpoint).checkpoint_id, _dtype(policy))
+    checkpoint_id = read_manifest(checkpoint).checkpoint_id
+    found = _find(root, checkpoint_id, _dtype(policy))
     if found is not None:
         return found
     discard_abandoned(root)
@@ -87,7 +88,7 @@ def merge_checkpoint(policy: AnyPolicyConfig, checkpoint: Path, home: Path) -> M
         _copy_rest(policy, folder)
         manifest = MergedManifest(
             policy_id=policy_id,
-            checkpoint_id=verify_checkpoint(checkpoint).checkpoint_id,
+            checkpoint_id=checkpoint_id,
             base_id=saved.base_id,
             dtype=_dtype(policy),
             files=hash_folder(folder),

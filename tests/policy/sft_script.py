@@ -1,14 +1,17 @@
 """Run an SFT stage in a process of its own: ``python sft_script.py HOME KIND KILL``.
 
-KILL is ``-``, or ``record:N`` / ``saved:N`` as in block_script. Prints the result as JSON.
+KILL is ``-``, or ``record:N`` / ``saved:N`` as in block_script, or ``memory`` for a ledger in memory. Prints the result
+as JSON, on a line of its own.
 """
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 
 import block_script
+from scripted_engine import DictLedger
 
 from harness.records import Message
 from policy.config import SftConfig
@@ -40,13 +43,15 @@ def train(home: Path, kind: str, ledger, config: SftConfig = CONFIG, records=Non
 
 def main() -> None:
     home, kind, kill = sys.argv[1:]
-    ledger = block_script.open_ledger(Path(home))
+    ledger = DictLedger() if kill == "memory" else block_script.open_ledger(Path(home))
     what, _, number = kill.partition(":")
     if what == "record":
         ledger = block_script.DeadlyLedger(ledger, int(number))
     elif what == "saved":
         block_script.kill_after_save(int(number))
-    print(train(Path(home), kind, ledger).model_dump_json())
+    result = train(Path(home), kind, ledger)
+    if os.environ.get("RANK", "0") == "0":
+        print(result.model_dump_json())
 
 
 if __name__ == "__main__":

@@ -140,6 +140,24 @@ def test_a_killed_stage_run_again_gives_the_same_bits(tmp_path, unbroken, kind, 
     assert list((tmp_path / "blocks").iterdir()) == []
 
 
+def test_two_processes_give_the_stage_of_one(tmp_path, unbroken):
+    block_script.base_folder(tmp_path)
+    environment = {"PATH": "/usr/bin:/bin", "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "PYTHONPATH": str(ROOT)}
+    launch = ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2"]
+    done = subprocess.run(
+        [sys.executable, *launch, str(SCRIPT), str(tmp_path), "full", "memory"],
+        capture_output=True, text=True, env=environment, check=False, timeout=300,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-2000:]
+    (line,) = [line for line in done.stdout.splitlines() if line.startswith("{")]
+    pair, one = SftResult.model_validate_json(line), unbroken("full")
+    for name in ("loss", "grad_norm", "padding_share"):
+        found, expected = ([getattr(step, name) for step in result.steps] for result in (pair, one))
+        assert found == pytest.approx(expected, rel=1e-4), name
+    assert [step.tokens for step in pair.steps] == [step.tokens for step in one.steps], "counted over both"
+    assert (pair.progress, pair.base_id) == (one.progress, one.base_id)
+
+
 def test_a_finished_stage_is_not_run_again_and_its_request_survives_json(home, unbroken, monkeypatch):
     ledger = DictLedger()
     first = sft_script.train(home, "full", ledger)
