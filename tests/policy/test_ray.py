@@ -1,4 +1,4 @@
-"""Ray: a block on a one-node cluster, an engine over actors, and what their deaths come to. The cluster is started here."""
+"""Ray: a block on a one-node cluster that is started here, an engine over actors, and what their deaths come to."""
 
 from __future__ import annotations
 
