@@ -67,7 +67,7 @@ class SharedEngine:
         self, prompts: Sequence[Prompt], sampling: Sampling, *, progress: Callable[[int], None] | None = None
     ) -> list[Generation]:
         """Answer every prompt, in order; the lead alone calls this, the others are in :meth:`serve`."""
-        asked = [prompt.model_dump(mode="json") for prompt in prompts]
+        asked: list[JsonValue] = [prompt.model_dump(mode="json") for prompt in prompts]
         self._world.share({"prompts": asked, "sampling": sampling.model_dump(mode="json")})
         return self._answer(prompts, sampling)
 

@@ -33,6 +33,8 @@ BOUNDARIES = {
     "evals/suites/registry.py": "user code",
     "graphs/runner.py": "store, on the way out of another failure",
     "policy/block.py": "user code",
+    "policy/process.py": "trainer: the other processes hear of a failure",
+    "policy/worker.py": "trainer: a failure becomes data for another process",
 }
 """Files that may catch everything, and the boundary they stand at."""
 
