@@ -10,9 +10,11 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-from transformers.cache_utils import Cache, DynamicCache, DynamicLayer
+from transformers.cache_utils import Cache, DynamicCache, DynamicLayer, LinearAttentionLayer
 
 GROWTH_TOKENS = 64
+GATED_DELTA_MODELS = ("qwen3_5_text",)
+"""Recurrent language models that are tested to go on from a repeated state, several tokens at once."""
 
 
 class RoomLayer(DynamicLayer):  # type: ignore[misc]
@@ -115,6 +117,50 @@ def join_caches(parts: Sequence[tuple[RoomCache, torch.Tensor]], length: int, ro
     layers = zip(*(cache.layers for cache, _ in parts), strict=True)
     rows = [index for _, index in parts]
     return RoomCache([RoomLayer.join(list(zip(same, rows, strict=True)), length, room) for same in layers])
+
+
+class GradientStateLayer(LinearAttentionLayer):  # type: ignore[misc]
+    """A recurrent layer's state that gradients flow through: replaced at every update, never written in place."""
+
+    def update_conv_state(
+        self, conv_states: torch.Tensor, state_idx: int = 0, conv_kernel_size: int | None = None, **kwargs: Any
+    ) -> torch.Tensor:
+        """Append inputs of the convolution, keep the last of them, and return them with those before."""
+        if not self.is_conv_states_initialized[state_idx]:
+            self.dtype, self.device = conv_states.dtype, conv_states.device
+            self.conv_kernel_size[state_idx] = conv_kernel_size or conv_states.shape[-1]
+            self.is_conv_states_initialized[state_idx] = True
+        size = self.conv_kernel_size[state_idx]
+        if self.has_previous_state[state_idx]:
+            conv_states = torch.cat([self.conv_states[state_idx], conv_states], dim=-1)
+        elif conv_states.shape[-1] < size:
+            conv_states = torch.nn.functional.pad(conv_states, (size - conv_states.shape[-1], 0))
+        self.has_previous_state[state_idx] = True
+        self.conv_states[state_idx] = conv_states[..., -size:]
+        return conv_states
+
+    def update_recurrent_state(self, recurrent_states: torch.Tensor, state_idx: int = 0, **kwargs: Any) -> torch.Tensor:
+        """Take the new state."""
+        self.recurrent_states[state_idx] = recurrent_states
+        self.is_recurrent_states_initialized[state_idx] = True
+        return recurrent_states
+
+
+def gradient_cache(config: Any) -> DynamicCache:
+    """An empty cache of a model's own layers, through which gradients flow."""
+    cache = DynamicCache(config=config)
+    cache.layers = [GradientStateLayer() if type(layer) is LinearAttentionLayer else layer for layer in cache.layers]
+    return cache
+
+
+def has_repeatable_states(config: Any) -> bool:
+    """Whether a model keeps all keys or states of the gated delta rule, which a prompt's samples can go on from.
+
+    Other recurrent layers may continue from a cache token by token alone, so they are not taken for granted.
+    """
+    layers = DynamicCache(config=config).layers
+    is_known = config.get_text_config(decoder=True).model_type in GATED_DELTA_MODELS
+    return is_known and all(type(layer) in (DynamicLayer, LinearAttentionLayer) for layer in layers)
 
 
 def has_plain_layers(config: Any) -> bool:

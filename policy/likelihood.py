@@ -10,15 +10,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
-from transformers.cache_utils import DynamicCache
 
 from harness.records import ImageFile
-from policy.cache import has_plain_layers
+from policy.cache import gradient_cache, has_plain_layers, has_repeatable_states
 from policy.decode import cache_argument, last_logits_only
 from policy.loss import entropy
 from policy.process import bare
@@ -121,8 +120,10 @@ def completion_likelihood(
 
 
 def _can_share(model: Any) -> bool:
-    """Whether prompts can be computed apart: all keys are kept, and the library leaves the cache on."""
-    return has_plain_layers(bare(model).config) and not (model.training and is_recomputing(model))
+    """Whether prompts can be computed apart: caches can be repeated, and the library leaves the cache on."""
+    config = bare(model).config
+    is_repeatable = has_plain_layers(config) or has_repeatable_states(config)
+    return is_repeatable and not (model.training and is_recomputing(model))
 
 
 def is_recomputing(model: Any) -> bool:
@@ -132,13 +133,16 @@ def is_recomputing(model: Any) -> bool:
 
 def _shared_logits(model: Any, batch: TokenBatch) -> Tensor:
     """Logits that predict each completion token, (samples, tokens, vocabulary)."""
-    name, cache = cache_argument(bare(model)), DynamicCache(config=bare(model).config)
+    config = bare(model).config
+    if not has_plain_layers(config):
+        batch = _without_prefix(batch)  # padding behind a prefix would pass through the recurrent state
+    name, cache = cache_argument(bare(model)), gradient_cache(config)
     last = last_logits_only(bare(model))
     shared = batch.prefix.numel()
     if shared:
         positions = torch.arange(shared, device=batch.prefix.device)[None]
         model(input_ids=batch.prefix[None], position_ids=positions, use_cache=True, **last, **{name: cache})
-        _repeat(cache, torch.zeros(len(batch.suffix), dtype=torch.long, device=batch.suffix.device))
+        cache.reorder_cache(torch.zeros(len(batch.suffix), dtype=torch.long, device=batch.suffix.device))
     mask = torch.cat([batch.suffix_mask.new_ones(len(batch.suffix), shared), batch.suffix_mask], dim=1)
     positions = (mask.cumsum(dim=1) - 1).clamp(min=0)[:, shared:]
     is_padded, seen, ends = not bool(batch.suffix_mask.all()), batch.seen, positions[:, -1:]
@@ -157,17 +161,29 @@ def _shared_logits(model: Any, batch: TokenBatch) -> Tensor:
     steps = batch.completion.shape[1] - 1
     if steps == 0:
         return first
-    _repeat(cache, batch.rows)
-    offsets = torch.arange(1, steps + 1, device=batch.rows.device)
+    cache.reorder_cache(batch.rows)  # selects rows, repeats allowed; gradients add up over the repeats
+    # Recurrent layers write a single token into their state in place, which gradients forbid: the last one is fed too.
+    given = batch.completion[:, : max(steps, 2)]
+    offsets = torch.arange(1, given.shape[1] + 1, device=batch.rows.device)
     row_mask = mask.index_select(0, batch.rows)
+    whole = torch.cat([row_mask, row_mask.new_ones(given.shape)], dim=1)
     rest = model(
-        input_ids=batch.completion[:, :-1],
-        attention_mask=torch.cat([row_mask, row_mask.new_ones(len(row_mask), steps)], dim=1) if is_padded else None,
+        input_ids=given,
+        attention_mask=whole if is_padded else None,
         position_ids=ends.index_select(0, batch.rows) + offsets,
         use_cache=True,
         **{name: cache},
     ).logits
-    return torch.cat([first, rest], dim=1)
+    return torch.cat([first, rest[:, :steps]], dim=1)
+
+
+def _without_prefix(batch: TokenBatch) -> TokenBatch:
+    """The same batch with every prompt whole, padded on the left."""
+    prompts = len(batch.suffix)
+    prefix = batch.prefix[None].expand(prompts, -1)
+    ids = torch.cat([prefix, batch.suffix], dim=1)
+    suffix, mask = _to_the_right(ids, torch.cat([torch.ones_like(prefix), batch.suffix_mask], dim=1))
+    return replace(batch, prefix=batch.prefix[:0], suffix=suffix, suffix_mask=mask)
 
 
 def _plain_logits(model: Any, batch: TokenBatch) -> Tensor:
@@ -175,11 +191,8 @@ def _plain_logits(model: Any, batch: TokenBatch) -> Tensor:
 
     Padding inside a sample would pass through a recurrent state or take room in a sliding window.
     """
-    samples, length = batch.completion.shape
-    own = batch.suffix.index_select(0, batch.rows)
-    own_mask = batch.suffix_mask.index_select(0, batch.rows)
-    prefix = batch.prefix[None].expand(samples, -1)
-    prompt, mask = _to_the_right(torch.cat([prefix, own], dim=1), torch.cat([torch.ones_like(prefix), own_mask], dim=1))
+    batch, length = _without_prefix(batch), batch.completion.shape[1]
+    prompt, mask = batch.suffix.index_select(0, batch.rows), batch.suffix_mask.index_select(0, batch.rows)
     mask = torch.cat([mask, torch.ones_like(batch.completion)], dim=1)
     positions = (mask.cumsum(dim=1) - 1).clamp(min=0)
     seen, completion = batch.seen, batch.completion
@@ -206,9 +219,3 @@ def _to_the_right(ids: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
     """Move padding before the tokens, whose order stays."""
     order = mask.argsort(dim=1, stable=True)
     return ids.gather(1, order), mask.gather(1, order)
-
-
-def _repeat(cache: Any, rows: Tensor) -> None:
-    """Select batch rows of a cache, repeats allowed; gradients add up over the repeats."""
-    for layer in cache.layers:
-        layer.keys, layer.values = layer.keys.index_select(0, rows), layer.values.index_select(0, rows)

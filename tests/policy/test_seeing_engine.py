@@ -125,7 +125,8 @@ def test_passes_over_whole_samples_agree_too_and_give_the_same_gradient(engine, 
     answers = engine.generate(asked, SAMPLING)
     batch = batch_of(engine, asked, answers)
     gradients = []
-    for is_shared in (likelihood._can_share(engine.model), False):
+    assert likelihood._can_share(engine.model), "both ways must be taken"
+    for is_shared in (True, False):
         monkeypatch.setattr(likelihood, "_can_share", lambda model, value=is_shared: value)
         engine.model.zero_grad()
         scores = completion_likelihood(engine.model, batch, temperature=TEMPERATURE)
@@ -138,6 +139,26 @@ def test_passes_over_whole_samples_agree_too_and_give_the_same_gradient(engine, 
     engine.model.zero_grad()
     for name, gradient in gradients[0].items():
         assert torch.allclose(gradient, gradients[1][name], atol=2e-3, rtol=1e-3), name
+
+
+@pytest.mark.parametrize("length", [1, 2, 3])
+def test_short_completions_go_on_from_a_repeated_recurrent_state(engines, monkeypatch, length):
+    """A single further token would be written into the state in place."""
+    model = engines("qwen3_5_text").model
+    prompts = [(5, 6, 7), (5, 6, 7), (5, 6, 7, 8, 9, 10, 11)]
+    completions = [tuple(range(20 + row, 20 + row + length)) for row in range(3)]
+    batch = token_batch(prompts, completions, pad_token_id=0)
+    found = []
+    for is_shared in (True, False):
+        monkeypatch.setattr(likelihood, "_can_share", lambda model, value=is_shared: value)
+        model.zero_grad()
+        scores = completion_likelihood(model, batch, temperature=1.0).log_probabilities
+        (scores * torch.arange(1, 4)[:, None]).sum().backward()
+        found.append((scores.detach(), [part.grad.clone() for part in model.parameters()]))
+    model.zero_grad()
+    assert torch.allclose(found[0][0], found[1][0], atol=1e-4)
+    for one, two in zip(found[0][1], found[1][1], strict=True):
+        assert torch.allclose(one, two, atol=2e-3, rtol=1e-3)
 
 
 def decoded(engine, prompt, completion) -> list[float]:
@@ -157,7 +178,7 @@ def test_a_sampled_image_token_is_scored_as_it_was_decoded(seeing, images, monke
     placeholder = seeing.tokenizer.convert_tokens_to_ids("<|image_pad|>")
     asked = [prompts(seeing, images)[index] for index in (0, 6)]
     completions = [(20, 21, placeholder, 22, 23), (30, placeholder, 31)]
-    for is_shared in {likelihood._can_share(seeing.model), False}:
+    for is_shared in (True, False):
         monkeypatch.setattr(likelihood, "_can_share", lambda model, value=is_shared: value)
         batch = token_batch(
             [seeing.vision.encode(prompt.messages) for prompt in asked],
