@@ -94,9 +94,15 @@ def token_batch(
     for row, sampled in enumerate(completions):
         completion[row, : len(sampled)] = torch.tensor(sampled, dtype=torch.long)
         completion_mask[row, : len(sampled)] = 1
-    tensors = (torch.tensor(shared, dtype=torch.long), suffix, suffix_mask, torch.tensor(rows))
-    seen = viewer.see(list(index)) if viewer is not None else None
-    return TokenBatch(*(tensor.to(device) for tensor in (*tensors, completion, completion_mask)), seen=seen)
+    return TokenBatch(
+        prefix=torch.tensor(shared, dtype=torch.long, device=device),
+        suffix=suffix.to(device),
+        suffix_mask=suffix_mask.to(device),
+        rows=torch.tensor(rows, device=device),
+        completion=completion.to(device),
+        completion_mask=completion_mask.to(device),
+        seen=viewer.see(list(index)) if viewer is not None else None,
+    )
 
 
 def completion_likelihood(

@@ -213,7 +213,7 @@ class SeenBatch:
 
     def repeated(self, rows: Sequence[int]) -> dict[str, Tensor]:
         """As ``arguments``, for a pass over prompts ``rows``, repeats allowed."""
-        pieces = iter(self.pixel_values.split(self.grids.prod(dim=-1).tolist()))
+        pieces = iter(torch.split(self.pixel_values, self.grids.prod(dim=-1).tolist()))
         grids = iter(self.grids)
         images = [(next(pieces), next(grids)) if count else None for count in self.counts]
         wanted = [image for row in rows if (image := images[row]) is not None]

@@ -202,7 +202,9 @@ class _Sheet:
     def _hidden(self, box: Box, taken: Sequence[Box]) -> int:
         """Pixels of a box that are taken or lie outside."""
         left, top, right, bottom = box
-        outside = max(0, -left) + max(0, right - self.image.width) + max(0, -top) + max(0, bottom - self.legend_top)
+        outside: int = (
+            max(0, -left) + max(0, right - self.image.width) + max(0, -top) + max(0, bottom - self.legend_top)
+        )
         return sum(_overlap(box, other) for other in taken) + 1000 * outside
 
     def _write(self, text: str, corner: Cell, scale: int, colour: int) -> None:
