@@ -31,7 +31,7 @@ from policy.errors import NonFiniteTraining, NoSignal
 from policy.likelihood import completion_likelihood
 from policy.loss import Surrogate, clipped_surrogate, engine_correction, k3_divergence, sequence_sum, token_sum
 from policy.mini_batch import MicroBatch, micro_batches
-from policy.process import current_world
+from policy.process import current_world, sharding
 from policy.rollout_record import RolloutBatch
 from policy.step_metric import PeakMemory, StepMetrics, UpdateTally
 from policy.telemetry import NO_TELEMETRY, Telemetry
@@ -111,9 +111,11 @@ class HarnessGrpoTrainer(GRPOTrainer):  # type: ignore[misc]
                 args=arguments,
                 train_dataset=Dataset.from_dict({"prompt": [""]}),
                 processing_class=tokenizer,
-                optimizers=(optimizer, scheduler),
+                optimizers=(optimizer, scheduler) if not sharding() else (None, None),
                 callbacks=[_StepEnd(self)],
             )
+        if sharding():  # the library refuses them when it is built, and cuts them with the model when it trains
+            self.optimizer, self.lr_scheduler = optimizer, scheduler
         self.remove_callback(PrinterCallback)  # the run reports its own progress; stdout may be JSON
 
     def get_train_dataloader(self) -> Any:

@@ -20,7 +20,7 @@ from harness.records import ImageFile
 from policy.cache import gradient_cache, has_plain_layers, has_repeatable_states
 from policy.decode import cache_argument, last_logits_only
 from policy.loss import entropy
-from policy.process import bare
+from policy.process import bare, sharding
 from policy.vision import SeenBatch, Viewer, sampled_placeholders
 
 
@@ -126,7 +126,12 @@ def completion_likelihood(
 
 
 def _can_share(model: Any) -> bool:
-    """Whether prompts can be computed apart: caches can be repeated, and the library leaves the cache on."""
+    """Whether prompts can be computed apart: caches can be repeated, and the library leaves the cache on.
+
+    Where parameters are cut over processes all of them must make the same number of forward passes, so one each.
+    """
+    if sharding():
+        return False
     config = bare(model).config
     is_repeatable = has_plain_layers(config) or has_repeatable_states(config)
     return is_repeatable and not (model.training and is_recomputing(model))

@@ -94,11 +94,8 @@ def current_world() -> World:
 
 
 def sharding() -> str:
-    """How this launch cuts the parameters over its processes: ``FSDP``, ``ZeRO 3``, or an empty text for not at all."""
-    if os.environ.get("ACCELERATE_USE_FSDP", "").lower() == "true":
-        return "FSDP"
-    is_deepspeed = os.environ.get("ACCELERATE_USE_DEEPSPEED", "").lower() == "true"
-    return "ZeRO 3" if is_deepspeed and os.environ.get("ACCELERATE_DEEPSPEED_ZERO_STAGE") == "3" else ""
+    """How this launch cuts the parameters over its processes: ``FSDP``, or an empty text for not at all."""
+    return "FSDP" if os.environ.get("ACCELERATE_USE_FSDP", "").lower() == "true" else ""
 
 
 def check_sharding(policy: AnyPolicyConfig) -> None:

@@ -11,10 +11,12 @@ from policy.adapter_file import export_adapter
 from policy.config import AnyPolicyConfig
 from policy.engine import TransformersEngine, stop_token_ids
 from policy.load import load_vision
+from policy.process import current_world
 from policy.refill import RefillingEngine
 from policy.vision import VisionReader
 from policy.vllm_colocated import VllmColocatedEngine
 from policy.vllm_server import Speech, VllmServerEngine
+from policy.weights import whole
 
 if TYPE_CHECKING:
     from policy.training_state import TrainingState
@@ -49,7 +51,8 @@ class RolloutSource:
         if isinstance(engine, VllmServerEngine):
             before = self._pushed
             self._pushed = self._export(policy_id)
-            engine.load_weights(policy_id, self._pushed)
+            pushed = self._pushed
+            current_world().as_lead(lambda: engine.load_weights(policy_id, pushed))
             if before not in (None, self._pushed):
                 shutil.rmtree(str(before), ignore_errors=True)
         elif isinstance(engine, VllmColocatedEngine):
@@ -68,7 +71,10 @@ class RolloutSource:
         return VllmServerEngine(config, speech, policy_id=state.policy_id, base_id=state.base_id, adapter=self._pushed)
 
     def _export(self, policy_id: str) -> Path:
-        return export_adapter(self._policy, self._state.parameters, self._adapters / policy_id)
+        """With several processes all put their shares together, and the lead writes."""
+        weights = {name: whole(parameter.detach()) for name, parameter in self._state.parameters.items()}
+        folder = self._adapters / policy_id
+        return Path(current_world().as_lead(lambda: str(export_adapter(self._policy, weights, folder))))
 
 
 def evaluation_engine(

@@ -28,6 +28,7 @@ from trl import SFTTrainer
 from policy.config import SftConfig
 from policy.errors import NonFiniteTraining
 from policy.loss import token_sum
+from policy.process import sharding
 from policy.sft_batch import IGNORED, SftMicroBatch, cut_update, passes_per_update
 from policy.sft_metric import SftStepMetrics, SftTally
 from policy.sft_tokens import SftTokens
@@ -95,10 +96,12 @@ class HarnessSftTrainer(SFTTrainer):  # type: ignore[misc]
             ),
             train_dataset=Dataset.from_dict({"input_ids": [[0]], "labels": [[0]]}),
             processing_class=tokenizer,
-            optimizers=(optimizer, scheduler),
+            optimizers=(optimizer, scheduler) if not sharding() else (None, None),
             callbacks=[_UpdateEnd(self)],
         )
         self.loss_is_scaled_for_ga = True  # the parts of an update add up
+        if sharding():  # the library refuses them when it is built, and cuts them with the model when it trains
+            self.optimizer, self.lr_scheduler = optimizer, scheduler
         self.remove_callback(PrinterCallback)  # the run reports its own progress; stdout may be JSON
 
     def get_train_dataloader(self) -> Any:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -25,12 +25,21 @@ from policy.checkpoint import (
 from policy.config import AnyPolicyConfig, HfPolicyConfig
 from policy.errors import CheckpointError
 from policy.load import LoadedPolicy, load_policy, load_vision, policy_source
-from policy.process import current_world
+from policy.process import current_world, sharding
 from policy.rollout_engine import evaluation_engine
 from policy.schedule import Schedule
 from policy.task_stream import derive_seed
 from policy.vision import VisionReader
-from policy.weights import all_weights_id, attach_lora, freeze_vision, put_weights, trained_parameters, weights_id
+from policy.weights import (
+    all_weights_id,
+    attach_lora,
+    cut_like,
+    freeze_vision,
+    put_weights,
+    trained_parameters,
+    weights_id,
+    whole,
+)
 
 
 class OptimizerSettings(Protocol):
@@ -61,6 +70,8 @@ class TrainingState:
     progress: Progress
     rng: dict[str, Any] | None
     """Generator states to go on from; None when training starts."""
+    uncut: dict[str, torch.Tensor] = field(default_factory=dict)
+    """A restored optimizer's state, where parameters are going to be cut over processes."""
     vision: VisionReader | None = None
     """What turns task images into the policy's inputs; None where it sees text alone."""
 
@@ -80,7 +91,17 @@ class TrainingState:
         return torch.optim.lr_scheduler.LambdaLR(self.optimizer, lambda update: self.schedule.share(done + update))
 
     def start_rng(self, seed: int) -> None:
-        """Set the global generators: to the checkpoint's states, or from ``seed`` when training starts."""
+        """Right before the first forward pass: set the global generators, and cut a restored optimizer's state.
+
+        Args:
+            seed: where training starts; a checkpoint has its own states.
+        """
+        if self.uncut:  # by now the launcher's library has cut the parameters, and not what belongs to them
+            parameters = self.parameters
+            self.optimizer.state.clear()  # its keys are the parameters before they were cut
+            cut = {key: cut_like(value, parameters[key.partition(".")[2]]) for key, value in self.uncut.items()}
+            restore_optimizer(self.optimizer, list(parameters), cut)
+            self.uncut = {}
         if self.rng is not None:
             restore_rng(self.rng)
         else:
@@ -96,9 +117,9 @@ class TrainingState:
             base_id=self.base_id,
             policy_id=self.policy_id,
             progress=progress,
-            weights={name: parameter.detach() for name, parameter in parameters.items()},
+            weights={name: whole(parameter.detach()) for name, parameter in parameters.items()},
             lora=self.policy.lora,
-            optimizer=optimizer_state(self.optimizer, list(parameters)),
+            optimizer={name: whole(value) for name, value in optimizer_state(self.optimizer, list(parameters)).items()},
             rng=rng_state(),
         )
         world = current_world()
@@ -157,6 +178,7 @@ def open_state(
         progress=past.progress if past else Progress(),
         rng=past.rng if past else None,
         vision=load_vision(policy, tokenizer),
+        uncut=past.optimizer if past and sharding() else {},
     )
 
 

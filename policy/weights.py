@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
+from torch.distributed.tensor import DTensor, distribute_tensor
 
 from policy.config import LoraConfig
 from policy.errors import TrainingError
@@ -16,6 +17,18 @@ from policy.errors import TrainingError
 def trained_parameters(model: Any) -> dict[str, torch.nn.Parameter]:
     """Parameters that training changes, by name, tied ones once: all of them, or the adapters'."""
     return {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
+
+
+def whole(tensor: torch.Tensor) -> torch.Tensor:
+    """A tensor that may be cut over processes, put together; all processes must ask for the same ones in order."""
+    return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
+
+
+def cut_like(tensor: torch.Tensor, parameter: torch.Tensor) -> torch.Tensor:
+    """This process' share of a whole tensor, cut as a parameter of the same shape is."""
+    if not isinstance(parameter, DTensor) or tensor.shape != parameter.shape:
+        return tensor
+    return distribute_tensor(tensor.to(parameter.device), parameter.device_mesh, parameter.placements)
 
 
 def weights_id(tensors: Mapping[str, torch.Tensor], *, base_id: str = "") -> str:
@@ -27,7 +40,7 @@ def weights_id(tensors: Mapping[str, torch.Tensor], *, base_id: str = "") -> str
     """
     digest = hashlib.sha256(base_id.encode())
     for name in sorted(tensors):
-        tensor = tensors[name].detach().to("cpu").contiguous()
+        tensor = whole(tensors[name].detach()).to("cpu").contiguous()
         digest.update(f"\x1f{name}\x1f{tensor.dtype}\x1f{tuple(tensor.shape)}\x1f".encode())
         digest.update(tensor.reshape(-1).view(torch.uint8).numpy().data)
     return f"policy-{digest.hexdigest()[:16]}"
@@ -141,4 +154,4 @@ def put_weights(model: Any, tensors: Mapping[str, torch.Tensor]) -> list[str]:
 
 def are_finite(tensors: Mapping[str, torch.Tensor]) -> bool:
     """Whether no weight is NaN or infinite."""
-    return all(bool(torch.isfinite(tensor).all()) for tensor in tensors.values())
+    return all(bool(torch.isfinite(whole(tensor.detach())).all()) for tensor in tensors.values())

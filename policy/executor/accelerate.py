@@ -9,6 +9,8 @@ import tempfile
 from importlib.util import find_spec
 from pathlib import Path
 
+import yaml
+
 from harness.errors import UserError
 from policy.config_executor import AccelerateConfig
 from policy.executor.base import BaseExecutor, OnDeath, Progress, with_tries
@@ -26,16 +28,14 @@ class AccelerateExecutor(BaseExecutor):
         config: processes, and the configuration of accelerate.
 
     Raises:
-        UserError: accelerate is not installed, or the configuration file is not there.
+        UserError: accelerate is not installed, or the configuration file is not there or names DeepSpeed.
     """
 
     def __init__(self, config: AccelerateConfig) -> None:
         if find_spec("accelerate") is None:
             raise UserError("the accelerate executor needs its package", do="`pip install accelerate`")
-        if config.config_file and not Path(config.config_file).is_file():
-            raise UserError(
-                "policy.executor.config_file cannot be read", got=config.config_file, expected="a file of accelerate"
-            )
+        if config.config_file:
+            _check_file(Path(config.config_file))
         self._config = config
         self._launch: WorkerProcess | None = None
 
@@ -54,7 +54,7 @@ class AccelerateExecutor(BaseExecutor):
             file.write_text(job.model_dump_json())
             os.mkfifo(fifo)
             self._launch = WorkerProcess(
-                [*launch_command(self._config), "--job", str(file), "--reports", str(fifo)],
+                [*launch_command(self._config, Path(folder)), "--job", str(file), "--reports", str(fifo)],
                 fifo=fifo,
                 environment=launch_environment(self._config, threads=job.config.threads),
             )
@@ -67,17 +67,46 @@ class AccelerateExecutor(BaseExecutor):
                 self.close()
 
 
-def launch_command(config: AccelerateConfig) -> list[str]:
-    """The launcher's command line, up to the arguments of :mod:`policy.worker`."""
-    command = [sys.executable, "-P", "-m", "accelerate.commands.launch", "--num_processes", str(config.num_processes)]
-    if config.config_file:
-        command += ["--config_file", config.config_file]
-    else:
-        # --multi_gpu only means torch's own launcher; without a GPU the same processes train on CPU.
-        several = ["--multi_gpu"] if config.num_processes > 1 else []
-        command += [*several, "--num_machines", "1", "--mixed_precision", "no", "--dynamo_backend", "no"]
-        command += ["--main_process_ip", "127.0.0.1", "--main_process_port", str(_free_port())]
-    return [*command, "--module", "policy.worker"]
+def launch_command(config: AccelerateConfig, folder: Path) -> list[str]:
+    """The launcher's command line, up to the arguments of :mod:`policy.worker`.
+
+    Args:
+        config: processes, and the configuration of accelerate.
+        folder: where a configuration is written if none is given: accelerate would look for one in the user's cache.
+    """
+    file = config.config_file or str(folder / "launch.yaml")
+    if not config.config_file:
+        # MULTI_GPU only means torch's own launcher; without a GPU the same processes train on CPU.
+        own = {
+            "compute_environment": "LOCAL_MACHINE",
+            "distributed_type": "MULTI_GPU" if config.num_processes > 1 else "NO",
+            "num_machines": 1,
+            "machine_rank": 0,
+            "main_process_ip": "127.0.0.1",
+            "main_process_port": free_port(),
+            "mixed_precision": "no",
+            "use_cpu": False,
+        }
+        Path(file).write_text(yaml.safe_dump(own))
+    command = [sys.executable, "-P", "-m", "accelerate.commands.launch", "--config_file", file]
+    return [*command, "--num_processes", str(config.num_processes), "--module", "policy.worker"]
+
+
+def _check_file(file: Path) -> None:
+    """Refuse a configuration that is not there, and DeepSpeed, whose checkpoints could not be whole."""
+    try:
+        read = yaml.safe_load(file.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        raise UserError(
+            "policy.executor.config_file cannot be read", got=f"{file} ({error})", expected="a YAML file of accelerate"
+        ) from None
+    if isinstance(read, dict) and read.get("distributed_type") == "DEEPSPEED":
+        raise UserError(
+            "training under DeepSpeed is refused",
+            got=f"distributed_type: DEEPSPEED in {file}",
+            expected="MULTI_GPU or FSDP (configs/accelerate)",
+            do="take one of those: DeepSpeed keeps its optimizer state in flat parts that no checkpoint here can hold",
+        )
 
 
 def launch_environment(config: AccelerateConfig, *, threads: int) -> dict[str, str]:
@@ -86,7 +115,8 @@ def launch_environment(config: AccelerateConfig, *, threads: int) -> dict[str, s
     return {"OMP_NUM_THREADS": str(threads), **loopback}
 
 
-def _free_port() -> int:
+def free_port() -> int:
+    """A port on the loopback that nobody listens on now."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]

@@ -45,15 +45,16 @@ class SubprocessExecutor(BaseExecutor):
         self.warm()
         worker, limit = self._worker, self._config.memory_limit_mb
         assert worker is not None
+        is_usable = False  # a child in the middle of a job takes no other, also after Ctrl-C
         try:
             with suppress(BrokenPipeError):  # its end is read with its reports
                 worker.send(job.model_dump_json())
             within = f" under executor.memory_limit_mb={limit}" if limit else ""
             failure = follow(worker, job, progress, silence_s=self._config.silence_timeout_s, within=within)
-        except BaseException:  # also Ctrl-C: a child in the middle of a job takes no other
-            self.close()
-            raise
-        if isinstance(failure, (TrainerDied, TrainerFailed)):
-            self.close()  # its memory, and perhaps its CUDA context, is beyond repair
+            # After these its memory, and perhaps its CUDA context, is beyond repair.
+            is_usable = not isinstance(failure, (TrainerDied, TrainerFailed))
+        finally:
+            if not is_usable:
+                self.close()
         if failure is not None:
             raise failure

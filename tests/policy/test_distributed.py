@@ -140,11 +140,9 @@ def test_alone_a_shared_engine_is_its_engine():
 def test_a_shipped_launch_configuration_is_read_by_accelerate(name):
     from accelerate.commands.config.config_args import load_config_from_file
 
-    kinds = {"ddp": "MULTI_GPU", "fsdp2": "FSDP", "deepspeed_zero2": "DEEPSPEED", "deepspeed_zero3": "DEEPSPEED"}
+    kinds = {"ddp": "MULTI_GPU", "fsdp2": "FSDP"}
     read = load_config_from_file(str(ACCELERATE / name))
     assert read.distributed_type.value == kinds[Path(name).stem]
-    stage = read.deepspeed_config.get("zero_stage")
-    assert stage == {"deepspeed_zero2": 2, "deepspeed_zero3": 3}.get(Path(name).stem)
     assert (read.fsdp_config.get("fsdp_version") == 2) == (name == "fsdp2.yaml")
 
 
@@ -153,8 +151,6 @@ def test_a_shipped_launch_configuration_is_read_by_accelerate(name):
     [
         ({}, ""),
         ({"ACCELERATE_USE_FSDP": "true"}, "FSDP"),
-        ({"ACCELERATE_USE_DEEPSPEED": "true", "ACCELERATE_DEEPSPEED_ZERO_STAGE": "3"}, "ZeRO 3"),
-        ({"ACCELERATE_USE_DEEPSPEED": "true", "ACCELERATE_DEEPSPEED_ZERO_STAGE": "2"}, ""),
     ],
 )
 def test_rollouts_by_a_model_that_is_cut_over_processes_are_refused(monkeypatch, policy, variables, cut):
@@ -167,6 +163,10 @@ def test_rollouts_by_a_model_that_is_cut_over_processes_are_refused(monkeypatch,
         check_sharding(policy)
 
 
-def test_a_missing_launch_configuration_is_named():
+def test_a_missing_launch_configuration_is_named_and_deepspeed_is_refused(tmp_path):
     with pytest.raises(UserError, match="got nowhere.yaml"):
         make_executor(launch(2, "nowhere.yaml"))
+    file = tmp_path / "zero.yaml"
+    file.write_text("distributed_type: DEEPSPEED\nnum_processes: 2\n")
+    with pytest.raises(UserError, match="DeepSpeed is refused.*no checkpoint here can hold"):
+        make_executor(launch(2, str(file)))
