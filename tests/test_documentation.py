@@ -28,6 +28,7 @@ from graphs.loading import load_config, load_suite_config, parse_config
 from graphs.suite_view import suite_view, validate_suite
 from harness.edit import apply_edits
 from harness.records import Generation, Sampling, Split
+from policy.config import RlConfig
 
 ROOT = Path(__file__).parent.parent
 DOCUMENTS = {
@@ -202,6 +203,9 @@ def settings(model, prefix=""):
         key, inner = prefix + name, list(models(field.annotation))
         if field.annotation is RoleModelConfig:
             key = "roles.<role>"
+        if field.annotation is RlConfig and prefix == "strategy.stages.":
+            yield key, "{}"  # the page refers to the keys of strategy.rl
+            continue
         if not inner or type(None) in typing.get_args(field.annotation):
             default = field.get_default(call_default_factory=True)
             if field.is_required():

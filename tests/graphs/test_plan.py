@@ -85,3 +85,40 @@ def test_a_train_split_smaller_than_a_rollout_step_is_refused_where_weights_are_
     with pytest.raises(UserError, match="got 7 train; expected at least 8 train .strategy.rl.prompts_per_step"):
         make_plan(RunConfig.model_validate(raw), suite)
     assert make_plan(RunConfig.model_validate(raw | {"strategy": {"condition": "harness-only"}}), suite).rl_blocks == 0
+
+
+def _train_plan(*stages, **more):
+    raw = {"suite": {"type": "metro"}, "strategy": {"type": "train", "stages": stages}, **more}
+    return make_plan(RunConfig.model_validate(raw), SUITE)
+
+
+def test_the_plan_of_stages_counts_traces_blocks_and_a_val_score_after_each():
+    rl = {"prompts_per_step": 4, "group_size": 2, "updates_per_rollout_step": 2}
+    plan = _train_plan(
+        {"type": "sft", "traces": 10, "sft": {"epochs": 2, "batch_size": 8}},
+        {"type": "rl", "rollout_steps": 5, "block_steps": 3, "rl": rl},
+        roles={"teacher": {"model": "openai/x"}},
+    )
+    assert (plan.condition, plan.rounds, plan.rl_blocks, plan.rollout_steps, plan.proposals) == ("train", 3, 2, 5, 0)
+    # SFT: 10 calls of the teacher, 2 x 10 / 8 = 2.5, so 3 updates; one val evaluation of 10 tasks
+    first = plan.first_round
+    assert (first.model_calls, first.updates, first.train_attempts, first.evaluation_attempts) == (10, 3, 0, 10)
+    # RL: 5 steps x 4 prompts x 2 rollouts, 5 x 2 updates; 10 val tasks after each of two blocks; all three together:
+    total = plan.all_rounds
+    assert (total.train_attempts, total.updates, total.evaluation_attempts) == (40, 13, 30)
+    assert plan.report.evaluation_attempts == 2 * 20 * 3  # two pairs, 20 test tasks, three replicates
+
+
+def test_an_sft_stage_without_a_number_asks_for_every_train_task():
+    plan = _train_plan({"type": "sft", "sft": {"epochs": 1, "batch_size": 8}}, roles={"teacher": {"model": "openai/x"}},
+                       strategy={"type": "train", "max_tokens": 9,
+                                 "stages": [{"type": "sft", "sft": {"epochs": 1, "batch_size": 8}}]})  # fmt: skip
+    assert (plan.first_round.model_calls, plan.first_round.updates) == (32, 4)
+
+
+def test_seconds_of_attempts_on_gpus_follow_the_plans_rate():
+    gpu = {"type": "hf", "model": "x/y", "device": "cuda", "executor": {"type": "accelerate", "num_processes": 2}}
+    rates = {"completion_tokens": 100, "prompt_tokens": 50, "rollout_tokens_per_s": 25}
+    plan = _train_plan({"type": "rl", "rollout_steps": 1}, policy=gpu, plan=rates)
+    # start: 10 val attempts x 100 tokens / (25 tokens/s x 2 GPUs) = 20 s, of 150 tokens each
+    assert (plan.start.seconds, plan.start.tokens) == (20.0, 1500)
