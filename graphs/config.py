@@ -195,11 +195,6 @@ class RunConfig(Record):
                 f"suite.image={self.suite.image} shows pictures, and the policy sees text alone; set policy.type=hf "
                 "and policy.image, or suite.image=none"
             )
-        if not isinstance(self.policy, ApiPolicyConfig) and self.policy.engine.type != "transformers":
-            raise ValueError(
-                f"policy.engine.type={self.policy.engine.type} is sent token ids alone, and suite.image="
-                f"{self.suite.image} shows pictures; sample with policy.engine.type=transformers"
-            )
 
     @property
     def step_key(self) -> str:
