@@ -36,7 +36,11 @@ def config(policy, suite=SUITE):
 def test_pictures_that_nobody_would_be_shown_are_refused(policy, message):
     with pytest.raises(UserError, match=message):
         config(policy)
-    assert config(policy, SUITE | {"image": "none"}).suite.image == "none"
+
+
+def test_text_tasks_need_no_policy_that_sees():
+    assert config({"type": "pocket"}, SUITE | {"image": "none"}).suite.image == "none"
+    assert config(SEEING, SUITE | {"image": "none"}).policy.image.max_pixels == 4096
 
 
 def test_a_pair_is_measured_on_pictures_below_the_home(tmp_path):
