@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from pydantic import ValidationError
 
-from agents.llm.config import PriceConfig, RoleModelConfig
+from agents.llm.config import RULES, PriceConfig, RoleModelConfig
 from harness.records import Sampling
 from policy.api_engine import ChatEngine, api_policy_id
 from policy.config import ApiPolicyConfig
@@ -46,7 +46,8 @@ def api_role(policy: ApiPolicyConfig, sampling: Sampling) -> RoleModelConfig:
             extra=policy.extra,
         )
     except ValidationError as error:
-        said = "; ".join(f"policy.{fault['loc'][0]}: {fault['msg']}" for fault in error.errors(include_input=False))
+        faults = error.errors(include_input=False)
+        said = "; ".join(f"{'.'.join(map(str, ('policy', *fault['loc'])))}: {fault['msg']}" for fault in faults)
         raise ValueError(said) from None
 
 
@@ -56,8 +57,9 @@ def refuse_rules(policy: ApiPolicyConfig) -> None:
     Raises:
         ValueError: names the key.
     """
-    if api_role(policy, Sampling()).is_rules:
+    if policy.model == RULES:
         raise ValueError("policy.model is 'rules'; an API policy needs a LiteLLM string such as openai/gpt-5-mini")
+    api_role(policy, Sampling())
 
 
 def open_chat_engine(policy: ApiPolicyConfig, services: ModelServices) -> ChatEngine:

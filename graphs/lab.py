@@ -119,7 +119,10 @@ class Lab:
             self._trainer.warm()
 
     def close(self) -> None:
-        """End the trainer's processes."""
+        """End the trainer's processes, and the event loops of engines elsewhere."""
+        for engine in self._engines.values():
+            close_engine(engine)
+        self._engines.clear()
         if self._executor is not None:
             self._executor.close()
             self._executor = None
@@ -162,7 +165,7 @@ class Lab:
     def _loaded(self, checkpoint_id: str) -> RolloutEngine:
         if checkpoint_id not in self._engines:
             while len(self._engines) >= ENGINES_KEPT:
-                self._engines.popitem(last=False)
+                close_engine(self._engines.popitem(last=False)[1])
             try:
                 self._engines[checkpoint_id] = open_engine(self._config, self._store, checkpoint_id, self._services)
             except TornFile as error:
@@ -248,6 +251,13 @@ class Lab:
         told = _told(before, harness, result, deaths)
         self._work.note("trainer", "train", key, told, is_reused=is_reused, seconds=seconds)
         return Block(result.checkpoint_id, key)
+
+
+def close_engine(engine: RolloutEngine) -> None:
+    """End what an engine holds open; most hold nothing."""
+    close = getattr(engine, "close", None)
+    if callable(close):
+        close()
 
 
 def engine_identity(config: RunConfig) -> str:

@@ -9,7 +9,7 @@ from evals.request import EvaluationRequest
 from evals.runner import evaluate
 from evals.suites.registry import build_suite
 from graphs.config import RunConfig
-from graphs.lab import open_engine
+from graphs.lab import close_engine, open_engine
 from graphs.merged import BASE, base_id, is_base
 from graphs.seeds import derive_seed
 from graphs.view import find_harness_id
@@ -63,8 +63,11 @@ def evaluate_pair(config: RunConfig, choice: PairChoice, *, home: Path) -> dict[
             replicates=choice.replicates,
         )
         engine = open_engine(config, store, choice.checkpoint)
-        _refuse_another_base(choice.checkpoint, engine.policy_id)
-        evaluation = evaluate(request, engine, ledger=store.ledger(CLI_PURPOSE))
+        try:
+            _refuse_another_base(choice.checkpoint, engine.policy_id)
+            evaluation = evaluate(request, engine, ledger=store.ledger(CLI_PURPOSE))
+        finally:
+            close_engine(engine)
     interval = evaluation.interval()
     return {
         "split": split,
