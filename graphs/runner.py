@@ -37,6 +37,7 @@ from memory.files import write_atomic
 from memory.records import RunRecord, RunStatus, check_id
 from memory.redaction import redact
 from memory.store import DATABASE_NAME, Store
+from policy.source import refuse_missing_weights
 
 CONFIG_NAME = "config.yaml"
 GRAPH_NAME = "graph.db"
@@ -70,6 +71,7 @@ def start(
     """
     _check_name(run_id)
     check_keys(config)
+    refuse_missing_weights(config.policy)
     suite = build_suite(config.suite)
     refuse_too_few_tasks(config, suite)
     identity = run_identity(config)
