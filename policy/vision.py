@@ -8,13 +8,10 @@ Images go through the library's PIL backend everywhere, so a machine with torchv
 
 from __future__ import annotations
 
-import hashlib
-import io
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -22,37 +19,12 @@ from torch import Tensor
 
 from harness.records import ImageFile, Message
 from policy.errors import ImageError, PolicyLoadError
+from policy.image_file import open_image
 
 KEPT_IMAGES = 16
 """Processed images held in memory; the rollouts and the updates of a step read the same ones."""
-FORMATS = ("PNG", "JPEG")
 IMAGE_INPUTS = ("pixel_values", "image_grid_thw")
 """What the models take: patches of all images, (patches, values), and per image its grid, (images, 3)."""
-
-
-def open_image(file: ImageFile) -> Any:
-    """The picture of a file, as a PIL image in RGB.
-
-    Raises:
-        ImageError: the file is missing, is no PNG or JPEG, or is no longer what the task names.
-    """
-    from PIL import Image
-
-    try:
-        data = Path(file.path).read_bytes()
-    except OSError as error:
-        raise ImageError(f"cannot read image {file.path}: {error}; put the file back") from error
-    found = hashlib.sha256(data).hexdigest()
-    if found != file.sha256:
-        raise ImageError(
-            f"image {file.path} has changed: sha256 {found[:16]}…, the task names {file.sha256[:16]}…; put back the "
-            "file that the task was made with, or start a new run"
-        )
-    try:
-        with Image.open(io.BytesIO(data), formats=FORMATS) as opened:
-            return opened.convert("RGB")
-    except (OSError, ValueError, Image.DecompressionBombError) as error:
-        raise ImageError(f"cannot open image {file.path}: {error}; give a whole PNG or JPEG file") from error
 
 
 @dataclass(frozen=True)

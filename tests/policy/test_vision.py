@@ -9,7 +9,8 @@ from tiny_vision import PATCH_PIXELS, picture, save_vision_policy, tiny_qwen3_vl
 
 from harness.records import ImageFile, Message
 from policy.errors import ImageError
-from policy.vision import IMAGE_INPUTS, VisionReader, open_image, read_vision, see, text_prefix
+from policy.image_file import open_image
+from policy.vision import IMAGE_INPUTS, VisionReader, read_vision, see, text_prefix
 
 
 @pytest.fixture(scope="module")
