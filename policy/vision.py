@@ -244,11 +244,7 @@ def text_prefix(prompts: Sequence[tuple[Sequence[int], tuple[ImageFile, ...]]], 
     """How many leading tokens of every prompt are text: what stands before any image may be shared."""
     if reader is None:
         return min(len(ids) for ids, _ in prompts)
-    return min(_first_image(reader.token_types(ids)) for ids, _ in prompts)
-
-
-def _first_image(types: Sequence[int]) -> int:
-    return types.index(1) if 1 in types else len(types)
+    return min([*reader.token_types(ids), 1].index(1) for ids, _ in prompts)
 
 
 @dataclass(frozen=True)
