@@ -52,7 +52,7 @@ class AccelerateConfig(Record):
     num_processes: int = Field(default=2, ge=1)
     """Processes over all machines; it changes the order of sums, so it is part of a block's identity."""
     config_file: str = ""
-    """An accelerate configuration (FSDP, DeepSpeed, several machines); empty takes data parallelism on this machine."""
+    """An accelerate configuration (FSDP2, several machines); empty takes data parallelism on this machine."""
     tries: int = Field(default=2, ge=1)
     """Tries of one block when a process dies."""
 
