@@ -63,7 +63,7 @@ def load_policy(
         )
     source = str(pocket_folder()) if str(path) == "pocket" else str(path)
     try:
-        with _without_bars():
+        with without_bars():
             tokenizer = AutoTokenizer.from_pretrained(source, revision=revision)
             config = AutoConfig.from_pretrained(source, revision=revision)
             made_by = _model_class(config, source, sees=sees)
@@ -121,7 +121,7 @@ def _model_class(config: Any, source: str, *, sees: bool) -> Any:
 
 
 @contextmanager
-def _without_bars() -> Iterator[None]:
+def without_bars() -> Iterator[None]:
     """The library draws a progress bar per load; this program shows its own progress."""
     was_on = logging.is_progress_bar_enabled()
     logging.disable_progress_bar()

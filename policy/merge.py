@@ -28,7 +28,7 @@ from policy.block import MERGED_MANIFEST
 from policy.checkpoint import load_checkpoint, read_manifest
 from policy.config import AnyPolicyConfig, HfPolicyConfig
 from policy.errors import CheckpointError
-from policy.load import policy_source
+from policy.load import policy_source, without_bars
 from policy.training_state import load_trained
 from policy.weights import all_weights_id
 
@@ -83,7 +83,8 @@ def merge_checkpoint(policy: AnyPolicyConfig, checkpoint: Path, home: Path) -> M
     folder = root / temporary_name("policy")
     try:
         folder.mkdir(parents=True)
-        model.save_pretrained(folder)
+        with without_bars():
+            model.save_pretrained(folder)
         tokenizer.save_pretrained(folder)
         _copy_rest(policy, folder)
         manifest = MergedManifest(
