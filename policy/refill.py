@@ -50,14 +50,14 @@ class _Part(NamedTuple):
     """Rows of one state: what a join puts together."""
 
     state: DecodeState
-    index: list[int]
+    places: list[int]
 
     def mask(self) -> torch.Tensor:
         """(rows, tokens in the cache): 1 where a token counts."""
         length = self.state.cache.get_seq_length()
         if self.state.mask is None:
-            return torch.ones((len(self.index), length), dtype=torch.long, device=self.state.logits.device)
-        return self.state.mask[self.index, :length]
+            return torch.ones((len(self.places), length), dtype=torch.long, device=self.state.logits.device)
+        return self.state.mask[self.places, :length]
 
 
 @dataclass
@@ -184,7 +184,7 @@ def join_states(parts: Sequence[_Part], max_tokens: int) -> DecodeState:
     """Rows of several states as one, aligned at their last token; columns that no row needs any more go."""
     masks = [part.mask() for part in parts]
     length = max(mask.shape[1] - int(mask.any(dim=0).int().argmax()) for mask in masks)
-    device, count = masks[0].device, sum(len(part.index) for part in parts)
+    device, count = masks[0].device, sum(len(part.places) for part in parts)
     mask = torch.zeros((count, length + max_tokens), dtype=torch.long, device=device)
     mask[:, length:] = 1
     first = 0
@@ -192,7 +192,7 @@ def join_states(parts: Sequence[_Part], max_tokens: int) -> DecodeState:
         taken = min(old.shape[1], length)
         mask[first : first + len(old), length - taken : length] = old[:, -taken:]
         first += len(old)
-    indices = [torch.tensor(part.index, device=device) for part in parts]
+    indices = [torch.tensor(part.places, device=device) for part in parts]
     caches = [(part.state.cache, index) for part, index in zip(parts, indices, strict=True)]
     return DecodeState(
         rows=torch.arange(count, device=device),
