@@ -18,7 +18,7 @@ from graphs.api_policy import open_chat_engine, own_services
 from graphs.config import RunConfig
 from graphs.config_train import BlockPlan
 from graphs.identity import ledger_scope
-from graphs.merged import BASE, base_id, is_base, policy_behind
+from graphs.merged import BASE, base_id, is_base, policy_behind, refuse_altered_base
 from graphs.seeds import derive_seed
 from graphs.training_watch import TrainingWatch
 from graphs.work import Produced, Work, as_inputs
@@ -303,7 +303,10 @@ def open_engine(
 
     folder = None if is_base(checkpoint_id) else store.verify_checkpoint(checkpoint_id)
     policy = policy_behind(config.policy, store, checkpoint_id)
-    return open_policy_engine(policy, folder, threads=config.strategy.threads)
+    engine = open_policy_engine(policy, folder, threads=config.strategy.threads)
+    if policy is not config.policy:
+        refuse_altered_base(checkpoint_id, engine.policy_id)
+    return engine
 
 
 def _told(before: CheckpointRecord, harness: Harness, result: BlockResult, deaths: Sequence[str]) -> Produced:

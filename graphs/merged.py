@@ -62,3 +62,16 @@ def policy_behind(policy: AnyPolicyConfig, store: Store, checkpoint_id: str) -> 
     if not folder.is_dir():
         raise BoundaryError("store", f"the merged policy {policy_id} is gone from {folder.parent}; restore that folder")
     return merged_policy_config(policy, MergedPolicy(folder, policy_id))
+
+
+def refuse_altered_base(checkpoint_id: str, policy_id: str) -> None:
+    """Refuse weights that are not those a base is named after; their engine has just hashed them.
+
+    Raises:
+        BoundaryError: a merged policy's files were altered.
+    """
+    if is_base(checkpoint_id) and checkpoint_id not in (BASE, base_id(policy_id)):
+        raise BoundaryError(
+            "store",
+            f"the folder of the merged policy holds {base_id(policy_id)}, the run recorded {checkpoint_id}; restore it",
+        )
