@@ -152,7 +152,8 @@ def test_the_text_is_that_of_the_ids_and_the_prompt_is_that_of_the_tokenizer(cas
 
 def test_an_answer_stops_at_the_end_token_or_at_the_limit(case):
     made = case.engine.generate(prompts(40), Sampling(temperature=1.0, max_tokens=24, seed=4))
-    assert {one.finish_reason for one in made} == {"stop", "length"}
+    reasons = {one.finish_reason for one in made}
+    assert reasons == {"stop", "length"} if case.has_ids else reasons <= {"stop", "length"}
     for one in made:
         assert one.finish_reason == "stop" or one.usage.completion_tokens == 24
         if case.has_ids:
