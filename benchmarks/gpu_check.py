@@ -45,18 +45,18 @@ from harness.model import Harness
 from harness.protocols import Prompt
 from harness.records import FinishReason, Sampling, Scored, Task, content_id
 from harness.render import render
-from policy.adapter_file import export_adapter
 from policy.block import BlockRequest
 from policy.config import DynamicSampling, HfPolicyConfig, LoraConfig, RlConfig, SftConfig
 from policy.config_engine import VllmServerConfig
+from policy.engines.adapter_file import export_adapter
+from policy.engines.rollout_engine import speech_of
+from policy.engines.vllm_server import VllmServerEngine
 from policy.load import load_policy, pocket_folder
-from policy.rollout_engine import speech_of
-from policy.sft import SftBlockTrainer, SftRequest
-from policy.sft_record import SftRecord
+from policy.sft.block import SftBlockTrainer, SftRequest
+from policy.sft.record import SftRecord
 from policy.step_metric import StepMetrics
 from policy.trainer import GrpoBlockTrainer
 from policy.trl_argument import trl_arguments
-from policy.vllm_server import VllmServerEngine
 from policy.weights import all_weights_id, attach_lora, trained_parameters
 
 

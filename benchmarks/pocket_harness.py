@@ -30,7 +30,7 @@ from harness.model import Demonstration, Harness
 from harness.protocols import Prompt
 from harness.records import Sampling, Task
 from harness.render import render
-from policy.engine import TransformersEngine
+from policy.engines.transformers_engine import TransformersEngine
 from policy.load import load_policy
 from policy.pocket.corpus import wordings
 

@@ -40,9 +40,9 @@ from harness.protocols import Prompt
 from harness.records import Generation, Sampling
 from policy.block import suite_score
 from policy.config import DynamicSampling, RlConfig
-from policy.engine import Request, TransformersEngine
+from policy.engines.refill import RefillingEngine
+from policy.engines.transformers_engine import Request, TransformersEngine
 from policy.load import load_policy
-from policy.refill import RefillingEngine
 from policy.rollout import Collector
 from policy.task_stream import TaskStream
 from policy.weights import all_weights_id

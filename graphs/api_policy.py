@@ -8,8 +8,8 @@ from pydantic import ValidationError
 
 from agents.llm.config import RULES, PriceConfig, RoleModelConfig
 from harness.records import Sampling
-from policy.api_engine import ChatEngine, api_policy_id
 from policy.config import ApiPolicyConfig
+from policy.engines.api_engine import ChatEngine, api_policy_id
 
 if TYPE_CHECKING:
     from agents.llm.call import ModelServices

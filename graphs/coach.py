@@ -25,7 +25,7 @@ from memory.store import Store
 from policy.config import AnyPolicyConfig
 
 if TYPE_CHECKING:
-    from policy.sft import SftResult
+    from policy.sft.block import SftResult
 
 TEACH = "teach"
 """Purpose of the teacher's traces."""
@@ -80,7 +80,7 @@ class Coach:
 
     def tune(self, checkpoint_id: str, harness_id: str, traces_key: str, stage: SftStageConfig) -> str:
         """Supervised fine-tuning on a stage's audited traces; returns the new checkpoint's id."""
-        from policy.sft import SftRequest, sft_records
+        from policy.sft.block import SftRequest, sft_records
 
         started = time.monotonic()
         before = self._store.lineage.checkpoint(checkpoint_id)

@@ -30,15 +30,15 @@ from memory.errors import TornFile
 from memory.files import hash_folder, write_json
 from memory.records import CheckpointRecord
 from memory.store import Store
-from policy.api_engine import api_policy_id
 from policy.config import AnyPolicyConfig, ApiPolicyConfig, HfPolicyConfig, PocketPolicyConfig
+from policy.engines.api_engine import api_policy_id
 from policy.executor import Executor, make_executor
 from policy.job import SftJob, StoreAddress, TrainingJob
 
 if TYPE_CHECKING:
     from agents.llm.call import ModelServices
     from policy.block import BlockResult
-    from policy.sft import SftRequest, SftResult
+    from policy.sft.block import SftRequest, SftResult
 
 ENGINES_KEPT = 2
 """Loaded engines a run keeps; the gate needs one, the report two."""

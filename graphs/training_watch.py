@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from graphs.recorder import Recorder
 from memory.store import Store
 from policy.errors import TrainerDied
-from policy.sft_metric import SftStepMetrics
+from policy.sft.metric import SftStepMetrics
 
 if TYPE_CHECKING:
     from policy.step_metric import StepMetrics

@@ -14,7 +14,7 @@ from pydantic import JsonValue
 
 from harness.protocols import Prompt, RolloutEngine, WorkLedger
 from harness.records import Generation, Sampling
-from policy.engine import TransformersEngine
+from policy.engines.transformers_engine import TransformersEngine
 from policy.process import World, current_world, told_value, whole_groups
 from policy.rollout import Collector
 from policy.rollout_record import RolloutBatch

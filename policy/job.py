@@ -25,12 +25,12 @@ from harness.records import Record, Task
 from memory.store import Store
 from policy.config import PolicyConfig, RlConfig, SftConfig
 from policy.errors import TrainingError
-from policy.sft_record import SftRecord
+from policy.sft.record import SftRecord
 
 if TYPE_CHECKING:
     from policy.block import BlockRequest, BlockResult
-    from policy.sft import SftRequest, SftResult
-    from policy.sft_metric import SftStepMetrics
+    from policy.sft.block import SftRequest, SftResult
+    from policy.sft.metric import SftStepMetrics
     from policy.step_metric import StepMetrics
 
 
@@ -198,7 +198,7 @@ class SftJob(_Job):
     @classmethod
     def of(cls, request: SftRequest, *, policy: PolicyConfig, store: StoreAddress) -> SftJob:
         """The job of a request; see :meth:`TrainingJob.of`."""
-        from policy.sft import sft_key
+        from policy.sft.block import sft_key
 
         return cls(
             key=sft_key(policy, request),
@@ -216,7 +216,7 @@ class SftJob(_Job):
         Raises:
             TrainingError: this process rebuilds another stage.
         """
-        from policy.sft import SftRequest, sft_key
+        from policy.sft.block import SftRequest, sft_key
 
         made = SftRequest(parent=self.parent_folder, records=self.records, config=self.config, seed=self.seed)
         self.check_key(sft_key(self.policy, made))
@@ -224,19 +224,19 @@ class SftJob(_Job):
 
     def train(self, ledger: WorkLedger, progress: Callable[[Any], None] | None) -> SftResult:
         """Train the stage in this process."""
-        from policy.sft import SftBlockTrainer
+        from policy.sft.block import SftBlockTrainer
 
         return SftBlockTrainer(self.policy, self.home).train(self.request(), ledger, progress)
 
     def find_result(self, ledger: WorkLedger) -> SftResult | None:
         """What the stage ended in, when it was trained before."""
-        from policy.sft import find_sft_result
+        from policy.sft.block import find_sft_result
 
         return find_sft_result(self.key, self.home / "checkpoints", ledger)
 
     def read_step(self, metrics: dict[str, JsonValue]) -> SftStepMetrics:
         """An update's dumped metrics as a record."""
-        from policy.sft_metric import SftStepMetrics
+        from policy.sft.metric import SftStepMetrics
 
         return SftStepMetrics.model_validate(metrics)
 

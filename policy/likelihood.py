@@ -17,8 +17,8 @@ import torch
 from torch import Tensor
 
 from harness.records import ImageFile
-from policy.cache import gradient_cache, has_plain_layers, has_repeatable_states
-from policy.decode import cache_argument, last_logits_only
+from policy.engines.cache import gradient_cache, has_plain_layers, has_repeatable_states
+from policy.engines.decode import cache_argument, last_logits_only
 from policy.loss import entropy
 from policy.process import bare, sharding
 from policy.vision import SeenBatch, Viewer, sampled_placeholders

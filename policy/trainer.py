@@ -29,13 +29,13 @@ from policy.block import (
 from policy.checkpoint import Progress
 from policy.config import AnyPolicyConfig, RlConfig
 from policy.distributed import collect_batch, shared_engine, shared_ledger
+from policy.engines.rollout_engine import RolloutSource
 from policy.errors import NoSignal, TrainingError
 from policy.grpo import HarnessGrpoTrainer, Hooks
 from policy.likelihood import completion_likelihood
 from policy.mini_batch import MicroBatch
 from policy.process import check_sharding
 from policy.rollout import Collector
-from policy.rollout_engine import RolloutSource
 from policy.rollout_record import RolloutBatch
 from policy.schedule import rl_schedule
 from policy.step_metric import StepMetrics

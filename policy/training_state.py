@@ -23,10 +23,10 @@ from policy.checkpoint import (
     save_checkpoint,
 )
 from policy.config import AnyPolicyConfig, HfPolicyConfig
+from policy.engines.rollout_engine import evaluation_engine
 from policy.errors import CheckpointError
 from policy.load import LoadedPolicy, load_policy, load_vision, policy_source
 from policy.process import current_world, sharding
-from policy.rollout_engine import evaluation_engine
 from policy.schedule import Schedule
 from policy.task_stream import derive_seed
 from policy.vision import VisionReader

@@ -32,7 +32,7 @@ BOUNDARIES = {
     "evals/suites/guard.py": "user code",
     "evals/suites/registry.py": "user code",
     "graphs/runner.py": "store, on the way out of another failure",
-    "policy/api_engine.py": "model call",
+    "policy/engines/api_engine.py": "model call",
     "policy/block.py": "user code",
     "policy/process.py": "trainer: the other processes hear of a failure",
     "policy/worker.py": "trainer: a failure becomes data for another process",

@@ -11,7 +11,7 @@ from policy.job import AnyJob, SftJob, TrainingJob
 
 if TYPE_CHECKING:
     from policy.block import BlockResult
-    from policy.sft import SftResult
+    from policy.sft.block import SftResult
 
 Progress = Callable[[Any], None]
 """Takes every rollout step, or every SFT update, as it is trained."""

@@ -17,15 +17,15 @@ from agents.llm.call import ModelServices
 from graphs.api_policy import open_chat_engine
 from harness.protocols import Prompt
 from harness.records import Message, Sampling
-from policy.api_engine import api_policy_id
 from policy.config import ApiPolicyConfig
 from policy.config_engine import VllmServerConfig
-from policy.engine import TransformersEngine
+from policy.engines.api_engine import api_policy_id
+from policy.engines.refill import RefillingEngine
+from policy.engines.rollout_engine import speech_of
+from policy.engines.transformers_engine import TransformersEngine
+from policy.engines.vllm_server import VllmServerEngine
 from policy.likelihood import completion_likelihood, token_batch
 from policy.load import load_policy, pocket_folder
-from policy.refill import RefillingEngine
-from policy.rollout_engine import speech_of
-from policy.vllm_server import VllmServerEngine
 from policy.weights import all_weights_id
 
 KINDS = ["transformers", "refill", "vllm_server", "api", pytest.param("real_vllm", marks=pytest.mark.slow)]

@@ -2,7 +2,7 @@
 
 from graphs.training_watch import TrainingWatch
 from memory.store import Store
-from policy.sft_metric import SftStepMetrics
+from policy.sft.metric import SftStepMetrics
 
 
 class Teller:

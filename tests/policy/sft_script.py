@@ -15,7 +15,7 @@ from scripted_engine import DictLedger
 
 from harness.records import Message
 from policy.config import SftConfig
-from policy.sft import SftBlockTrainer, SftRecord, SftRequest
+from policy.sft.block import SftBlockTrainer, SftRecord, SftRequest
 
 CONFIG = SftConfig(
     epochs=2, batch_size=4, micro_batch_size=2, learning_rate=1e-2, warmup_ratio=0.3, max_tokens=200, checkpoint_every=1

@@ -7,8 +7,8 @@ import pytest
 from harness.errors import SpendLimitReached, UserError
 from harness.protocols import ChatReply, Prompt
 from harness.records import ImageFile, Message, Sampling, Usage
-from policy.api_engine import ChatEngine, api_policy_id
 from policy.config import ApiPolicyConfig
+from policy.engines.api_engine import ChatEngine, api_policy_id
 
 
 class Script:

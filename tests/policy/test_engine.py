@@ -8,7 +8,7 @@ from transformers import MistralConfig, MistralForCausalLM
 
 from harness.protocols import Prompt
 from harness.records import Message, Sampling
-from policy.engine import TransformersEngine
+from policy.engines.transformers_engine import TransformersEngine
 
 SYSTEM = "Find the shortest route on the map and answer as asked. "
 

@@ -16,9 +16,9 @@ from harness.protocols import Prompt
 from harness.records import Sampling
 from harness.render import render
 from policy.config_executor import InProcessConfig, RayConfig
+from policy.engines.ray_engine import RayEngine, checkpoint_engine
 from policy.errors import NonFiniteTraining
 from policy.executor import make_executor
-from policy.ray_engine import RayEngine, checkpoint_engine
 from policy.training_state import open_engine
 
 CONFIG = block_script.CONFIG

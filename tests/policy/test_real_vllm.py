@@ -20,14 +20,14 @@ from tiny_suite import HARNESS, LetterSuite, make_tasks
 
 from harness.protocols import Prompt
 from harness.records import Message, Sampling
-from policy.adapter_file import export_adapter
 from policy.config import LoraConfig, PocketPolicyConfig, RlConfig
 from policy.config_engine import VllmServerConfig
+from policy.engines.adapter_file import export_adapter
+from policy.engines.rollout_engine import speech_of
+from policy.engines.vllm_server import VllmServerEngine
 from policy.likelihood import completion_likelihood, token_batch
 from policy.load import load_policy, pocket_folder
-from policy.rollout_engine import speech_of
 from policy.trainer import BlockRequest, GrpoBlockTrainer, open_engine
-from policy.vllm_server import VllmServerEngine
 from policy.weights import all_weights_id, attach_lora, trained_parameters, weights_id
 
 pytestmark = pytest.mark.slow

@@ -7,10 +7,10 @@ from tiny_policy import tiny_llama
 from harness.protocols import Prompt
 from harness.records import Message, Sampling
 from policy.config import HfPolicyConfig, ImageConfig, TransformersEngineConfig
-from policy.engine import TransformersEngine
+from policy.engines.refill import RefillingEngine
+from policy.engines.rollout_engine import transformers_engine
+from policy.engines.transformers_engine import TransformersEngine
 from policy.errors import PolicyError
-from policy.refill import RefillingEngine
-from policy.rollout_engine import transformers_engine
 
 
 def prompts(groups=12, size=3):

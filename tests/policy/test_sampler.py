@@ -7,7 +7,7 @@ import torch
 
 from harness.protocols import Prompt
 from harness.records import Message, Sampling
-from policy.sampler import pick, row_key, row_uniforms
+from policy.engines.sampler import pick, row_key, row_uniforms
 
 # probabilities 0.5, 0.3, 0.2; the cumulative is 0.5, 0.8, 1.0
 LOGITS = torch.log(torch.tensor([[0.5, 0.3, 0.2]]))

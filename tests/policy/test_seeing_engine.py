@@ -17,8 +17,8 @@ from tiny_vision import (
 from harness.protocols import Prompt
 from harness.records import Message, Sampling
 from policy import likelihood
-from policy.decode import Batch
-from policy.engine import TransformersEngine
+from policy.engines.decode import Batch
+from policy.engines.transformers_engine import TransformersEngine
 from policy.likelihood import completion_likelihood, token_batch
 from policy.vision import Viewer, prompt_images, read_vision, see
 

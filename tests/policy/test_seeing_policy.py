@@ -17,7 +17,7 @@ from harness.render import render
 from policy.config import DynamicSampling, HfPolicyConfig, ImageConfig, LoraConfig, RlConfig, SftConfig
 from policy.errors import ImageError
 from policy.merge import merge_checkpoint, merged_policy_config
-from policy.sft import SftBlockTrainer, SftRecord, SftRequest
+from policy.sft.block import SftBlockTrainer, SftRecord, SftRequest
 from policy.trainer import BlockRequest, GrpoBlockTrainer
 from policy.training_state import load_base, open_engine
 from policy.weights import vision_parameters, weights_id

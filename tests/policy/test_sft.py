@@ -21,8 +21,8 @@ from policy.config import SftConfig
 from policy.errors import CheckpointError, NonFiniteTraining, OverlongRecord, TrainingError
 from policy.load import load_policy
 from policy.schedule import Schedule
-from policy.sft import SftBlockTrainer, SftRequest, SftResult
-from policy.sft_tokens import encode_record
+from policy.sft.block import SftBlockTrainer, SftRequest, SftResult
+from policy.sft.tokens import encode_record
 
 SCRIPT = Path(sft_script.__file__)
 ROOT = SCRIPT.parents[2]
@@ -49,7 +49,7 @@ def unbroken(home):
 
 def reference_losses(home: Path, config: SftConfig) -> list[float]:
     """The same stage as a loop of plain torch: one row per record, token mean over the update, AdamW."""
-    from policy.sft_batch import RecordStream
+    from policy.sft.batch import RecordStream
 
     model, tokenizer = load_policy(block_script.base_folder(home))[:2]
     end = tokenizer.eos_token_id
@@ -161,7 +161,7 @@ def test_two_processes_give_the_stage_of_one(tmp_path, unbroken):
 def test_a_finished_stage_is_not_run_again_and_its_request_survives_json(home, unbroken, monkeypatch):
     ledger = DictLedger()
     first = sft_script.train(home, "full", ledger)
-    monkeypatch.setattr("policy.sft.open_state", lambda *a, **k: pytest.fail("trained again"))
+    monkeypatch.setattr("policy.sft.block.open_state", lambda *a, **k: pytest.fail("trained again"))
     request = SftRequest(records=sft_script.make_records(), config=sft_script.CONFIG)
     again = SftBlockTrainer(block_script.policy_config(home, "full"), home).train(
         SftRequest.model_validate(json.loads(request.model_dump_json())), ledger
@@ -170,7 +170,7 @@ def test_a_finished_stage_is_not_run_again_and_its_request_survives_json(home, u
 
 
 def test_overlong_records_stop_the_stage_before_any_training(home, monkeypatch):
-    monkeypatch.setattr("policy.sft_trainer.HarnessSftTrainer", lambda *a, **k: pytest.fail("training began"))
+    monkeypatch.setattr("policy.sft.trl_trainer.HarnessSftTrainer", lambda *a, **k: pytest.fail("training began"))
     config = sft_script.CONFIG.model_copy(update={"max_tokens": 30})
     with pytest.raises(OverlongRecord, match=r"records are longer than 30 tokens \(sft.max_tokens\): r\d has \d+"):
         sft_script.train(home, "full", DictLedger(), config)

@@ -9,9 +9,9 @@ from transformers import MambaConfig, MambaForCausalLM
 
 from policy.config import SftConfig
 from policy.errors import TrainingError
-from policy.packing import check_packing
-from policy.sft_batch import IGNORED, RecordStream, cut_update, micro_batch, passes_per_update
-from policy.sft_tokens import SftTokens
+from policy.sft.batch import IGNORED, RecordStream, cut_update, micro_batch, passes_per_update
+from policy.sft.packing import check_packing
+from policy.sft.tokens import SftTokens
 
 
 def tokens(name: str, prompt: int, completion: int, start: int = 10) -> SftTokens:

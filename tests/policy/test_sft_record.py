@@ -9,7 +9,7 @@ from tiny_suite import HARNESS, make_tasks
 from harness.records import Scored, Trace, Unscored
 from harness.render import render
 from policy.errors import TrainingError
-from policy.sft_record import sampled_token_ids, sft_records
+from policy.sft.record import sampled_token_ids, sft_records
 
 TASKS = make_tasks(3)
 

@@ -6,11 +6,11 @@ import pytest
 
 from harness.protocols import Prompt
 from harness.records import Message, Sampling
-from policy.engine import TransformersEngine, stop_token_ids
+from policy.engines.transformers_engine import TransformersEngine, stop_token_ids
 from policy.errors import OverlongRecord, TemplateMismatch, TrainingError
 from policy.load import load_policy
-from policy.sft_record import SftRecord
-from policy.sft_tokens import SftTokens, check_lengths, encode_record
+from policy.sft.record import SftRecord
+from policy.sft.tokens import SftTokens, check_lengths, encode_record
 
 CHATML = (
     "{% for message in messages %}<|im_start|>{{ message.role }}\n{{ message.content }}<|im_end|>\n{% endfor %}"

@@ -13,8 +13,8 @@ from policy.config import HfPolicyConfig, ImageConfig, LoraConfig, SftConfig
 from policy.errors import TrainingError
 from policy.load import load_policy, load_vision
 from policy.merge import merge_checkpoint, merged_policy_config, verify_merged
-from policy.sft import SftBlockTrainer, SftRecord, SftRequest
-from policy.sft_tokens import encode_record
+from policy.sft.block import SftBlockTrainer, SftRecord, SftRequest
+from policy.sft.tokens import encode_record
 from policy.training_state import load_trained, open_engine
 from policy.weights import vision_parameters
 

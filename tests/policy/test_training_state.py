@@ -14,7 +14,7 @@ from policy.errors import CheckpointError
 from policy.likelihood import is_recomputing
 from policy.merge import merge_checkpoint
 from policy.schedule import Schedule
-from policy.sft import SftBlockTrainer, SftRequest
+from policy.sft.block import SftBlockTrainer, SftRequest
 from policy.trainer import open_engine
 from policy.training_state import open_state
 from policy.weights import trained_parameters

@@ -13,13 +13,13 @@ from tiny_vllm import TinyVllm
 
 from harness.protocols import Prompt
 from harness.records import Message, Sampling
-from policy.adapter_file import export_adapter
 from policy.config import HfPolicyConfig, LoraConfig
 from policy.config_engine import VllmServerConfig
+from policy.engines.adapter_file import export_adapter
+from policy.engines.rollout_engine import speech_of
+from policy.engines.vllm_server import VllmServerEngine
 from policy.errors import CheckpointError, PolicyError
 from policy.likelihood import completion_likelihood, token_batch
-from policy.rollout_engine import speech_of
-from policy.vllm_server import VllmServerEngine
 from policy.weights import all_weights_id, attach_lora, trained_parameters, weights_id
 
 SAMPLING = Sampling(temperature=1.0, max_tokens=4, seed=1)

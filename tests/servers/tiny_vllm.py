@@ -23,8 +23,8 @@ import torch
 from peft import PeftModel
 
 from harness.records import Sampling
-from policy.decode import Batch, Decoder
-from policy.sampler import row_uniforms
+from policy.engines.decode import Batch, Decoder
+from policy.engines.sampler import row_uniforms
 
 BASE_ADAPTER = "base"
 

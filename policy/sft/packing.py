@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from policy.errors import TrainingError
-from policy.sft_batch import IGNORED, SftMicroBatch
-from policy.sft_tokens import SftTokens
+from policy.sft.batch import IGNORED, SftMicroBatch
+from policy.sft.tokens import SftTokens
 
 TOLERANCE = {torch.float32: 1e-3, torch.bfloat16: 0.1}
 """Largest difference in nats that two layouts of the same tokens may have by rounding."""

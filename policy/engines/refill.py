@@ -15,11 +15,11 @@ from typing import Any, NamedTuple
 import torch
 
 from harness.records import Generation, Sampling
-from policy.cache import GROWTH_TOKENS, RoomCache, join_caches
-from policy.decode import THINNING_SHARE, Batch, Decoder, DecodeState, check_finite
-from policy.engine import Request, TransformersEngine, failed_generation
+from policy.engines.cache import GROWTH_TOKENS, RoomCache, join_caches
+from policy.engines.decode import THINNING_SHARE, Batch, Decoder, DecodeState, check_finite
+from policy.engines.sampler import pick, row_key, row_uniforms
+from policy.engines.transformers_engine import Request, TransformersEngine, failed_generation
 from policy.errors import PolicyError
-from policy.sampler import pick, row_key, row_uniforms
 
 REFILL_SHARE = 0.125
 """Free places are filled once they are this share of all: a join copies the cache, so one at a time would cost more."""
@@ -205,7 +205,7 @@ def join_states(parts: Sequence[_Part], max_tokens: int) -> DecodeState:
 
 
 class RefillingEngine(TransformersEngine):
-    """A :class:`policy.engine.TransformersEngine` whose places are refilled while others decode.
+    """A :class:`policy.engines.transformers_engine.TransformersEngine` whose places are refilled while others decode.
 
     Raises:
         PolicyError: the model's cache cannot be rearranged, or it is shown images.

@@ -17,10 +17,10 @@ import torch
 
 from harness.protocols import Prompt
 from harness.records import Generation, ImageFile, Message, Sampling, Usage
-from policy.cache import RoomCache, has_plain_layers
-from policy.decode import Batch, Decoder
+from policy.engines.cache import RoomCache, has_plain_layers
+from policy.engines.decode import Batch, Decoder
+from policy.engines.sampler import row_key, row_uniforms
 from policy.errors import ImageError, PolicyError
-from policy.sampler import row_key, row_uniforms
 from policy.vision import VisionReader, chat_text, prompt_images, see, text_alone, text_prefix
 
 MIN_SHARED_PREFIX_TOKENS = 8

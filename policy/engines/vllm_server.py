@@ -20,11 +20,11 @@ from typing import TYPE_CHECKING, Any
 from harness.protocols import Prompt
 from harness.records import Generation, Message, Sampling
 from policy.config_engine import VllmServerConfig
+from policy.engines.row_key import row_key
+from policy.engines.vllm_replica import Dispatcher, Replica, ReplicaFault, RequestRefused, get, post
+from policy.engines.vllm_wire import Dialect, Question
 from policy.errors import PolicyError
-from policy.row_key import row_key
 from policy.vision import chat_text
-from policy.vllm_replica import Dispatcher, Replica, ReplicaFault, RequestRefused, get, post
-from policy.vllm_wire import Dialect, Question
 
 if TYPE_CHECKING:
     import httpx
@@ -86,7 +86,7 @@ class VllmServerEngine:
 
         Args:
             policy_id: content id of the new weights.
-            adapter: their PEFT folder, as by :func:`policy.adapter_file.export_adapter`.
+            adapter: their PEFT folder, as by :func:`policy.engines.adapter_file.export_adapter`.
 
         Raises:
             PolicyError: no replica took them.

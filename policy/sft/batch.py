@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from policy.config import SftConfig
-from policy.sft_tokens import SftTokens
+from policy.sft.tokens import SftTokens
 from policy.task_stream import derive_seed
 from policy.vision import SeenBatch
 

@@ -12,9 +12,9 @@ import torch
 from transformers.cache_utils import DynamicCache
 
 from harness.records import Sampling
-from policy.cache import GROWTH_TOKENS, RoomCache
+from policy.engines.cache import GROWTH_TOKENS, RoomCache
+from policy.engines.sampler import pick
 from policy.errors import PolicyError
-from policy.sampler import pick
 from policy.vision import SeenBatch
 
 THINNING_SHARE = 0.75

@@ -7,15 +7,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from harness.protocols import RolloutEngine
-from policy.adapter_file import export_adapter
 from policy.config import AnyPolicyConfig
-from policy.engine import TransformersEngine, stop_token_ids
+from policy.engines.adapter_file import export_adapter
+from policy.engines.refill import RefillingEngine
+from policy.engines.transformers_engine import TransformersEngine, stop_token_ids
+from policy.engines.vllm_colocated import VllmColocatedEngine
+from policy.engines.vllm_server import Speech, VllmServerEngine
 from policy.load import load_vision
 from policy.process import current_world
-from policy.refill import RefillingEngine
 from policy.vision import VisionReader
-from policy.vllm_colocated import VllmColocatedEngine
-from policy.vllm_server import Speech, VllmServerEngine
 from policy.weights import whole
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from harness.errors import SpendLimitReached, UserError
 from harness.protocols import ChatModel, Prompt
 from harness.records import Generation, Sampling, content_id
 from policy.config import ApiPolicyConfig
-from policy.row_key import row_key
+from policy.engines.row_key import row_key
 
 PURPOSE = "attempt"
 """Why the policy's model is called; part of every call's key."""

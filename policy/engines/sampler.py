@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from policy.row_key import row_key
+from policy.engines.row_key import row_key
 
 __all__ = ["Picked", "pick", "row_key", "row_uniforms"]
 

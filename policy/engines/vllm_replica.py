@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 from harness.records import Generation
 from policy.config_engine import VllmServerConfig
-from policy.vllm_wire import BadAnswer, Dialect, Question
+from policy.engines.vllm_wire import BadAnswer, Dialect, Question
 
 if TYPE_CHECKING:
     import httpx

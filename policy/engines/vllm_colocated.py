@@ -15,9 +15,9 @@ from typing import Any
 from harness.protocols import Prompt
 from harness.records import Generation, Sampling, Usage
 from policy.config_engine import VllmColocatedConfig
+from policy.engines.row_key import row_key
+from policy.engines.vllm_server import SEED_BITS, Speech
 from policy.errors import PolicyError
-from policy.row_key import row_key
-from policy.vllm_server import SEED_BITS, Speech
 
 
 class VllmColocatedEngine:

@@ -29,9 +29,9 @@ from policy.config import SftConfig
 from policy.errors import NonFiniteTraining
 from policy.loss import token_sum
 from policy.process import sharding
-from policy.sft_batch import IGNORED, SftMicroBatch, cut_update, passes_per_update
-from policy.sft_metric import SftStepMetrics, SftTally
-from policy.sft_tokens import SftTokens
+from policy.sft.batch import IGNORED, SftMicroBatch, cut_update, passes_per_update
+from policy.sft.metric import SftStepMetrics, SftTally
+from policy.sft.tokens import SftTokens
 from policy.weights import are_finite, trained_parameters
 
 Layout = Callable[[list[SftTokens], int], SftMicroBatch]

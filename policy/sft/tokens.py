@@ -8,7 +8,7 @@ from typing import Any
 
 from harness.records import ImageFile, Message
 from policy.errors import OverlongRecord, TemplateMismatch, TrainingError
-from policy.sft_record import SftRecord
+from policy.sft.record import SftRecord
 from policy.vision import VisionReader, chat_text, prompt_images
 
 _SHOWN_TOKENS = 6

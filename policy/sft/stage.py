@@ -12,8 +12,8 @@ from policy.block import is_whole, policy_identity
 from policy.checkpoint import Progress, read_manifest
 from policy.config import AnyPolicyConfig, SftConfig
 from policy.errors import TrainingError
-from policy.sft_metric import SftStepMetrics
-from policy.sft_record import SftRecord
+from policy.sft.metric import SftStepMetrics
+from policy.sft.record import SftRecord
 
 
 class SftRequest(Record):
@@ -22,7 +22,7 @@ class SftRequest(Record):
     parent: Path | None = None
     """Checkpoint folder whose weights to start from; None starts from the base policy."""
     records: tuple[SftRecord, ...]
-    """Prompts with their completions, see :func:`policy.sft_record.sft_records`."""
+    """Prompts with their completions, see :func:`policy.sft.record.sft_records`."""
     config: SftConfig = SftConfig()
     seed: int = 0
     """Used where ``config.seed`` is None."""

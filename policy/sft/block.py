@@ -17,13 +17,13 @@ from policy.block import is_whole, progress_key
 from policy.checkpoint import Progress
 from policy.config import AnyPolicyConfig
 from policy.distributed import shared_ledger
-from policy.engine import stop_token_ids
-from policy.packing import check_packing
+from policy.engines.transformers_engine import stop_token_ids
 from policy.schedule import sft_schedule, sft_updates
-from policy.sft_batch import RecordStream, SftMicroBatch, micro_batch
-from policy.sft_metric import SftStepMetrics
-from policy.sft_record import SftRecord, sampled_token_ids, sft_records
-from policy.sft_stage import (
+from policy.sft.batch import RecordStream, SftMicroBatch, micro_batch
+from policy.sft.metric import SftStepMetrics
+from policy.sft.packing import check_packing
+from policy.sft.record import SftRecord, sampled_token_ids, sft_records
+from policy.sft.stage import (
     SftRequest,
     SftResult,
     SftStageRecord,
@@ -32,12 +32,12 @@ from policy.sft_stage import (
     read_sft_result,
     sft_key,
 )
-from policy.sft_tokens import SftTokens, check_lengths, encode_record
+from policy.sft.tokens import SftTokens, check_lengths, encode_record
 from policy.training_state import TrainingState, open_state
 from policy.vision import see
 
 if TYPE_CHECKING:
-    from policy.sft_trainer import SftHooks
+    from policy.sft.trl_trainer import SftHooks
 
 
 @dataclass
@@ -133,7 +133,7 @@ class SftBlockTrainer:
         remaining = sft_updates(config, records=len(stage.request.records)) - len(stage.steps)
         if remaining == 0:
             return
-        from policy.sft_trainer import HarnessSftTrainer  # a result is read without the training library
+        from policy.sft.trl_trainer import HarnessSftTrainer  # a result is read without the training library
 
         with tempfile.TemporaryDirectory() as folder:
             HarnessSftTrainer(
@@ -150,7 +150,7 @@ class SftBlockTrainer:
             ).train()
 
     def _hooks(self, stage: _Stage) -> SftHooks:
-        from policy.sft_trainer import SftHooks
+        from policy.sft.trl_trainer import SftHooks
 
         def on_step(metrics: SftStepMetrics) -> None:
             before, config = stage.state.progress, stage.request.config

@@ -1,0 +1,1 @@
+"""What samples from a policy: transformers, vLLM, Ray actors, models behind an API."""
