@@ -38,6 +38,7 @@ os.environ.setdefault("TRL_EXPERIMENTAL_SILENCE", "1")
 import torch
 from datasets import Dataset
 from pydantic import JsonValue
+from trainer_cost import MemoryLedger
 from transformers import PrinterCallback, Qwen3Config, Qwen3ForCausalLM, TrainerCallback
 from trl import GRPOTrainer
 
@@ -137,21 +138,6 @@ class Bench:
             checkpoint_every=0,
             dynamic_sampling=DynamicSampling(enabled=False),
         )
-
-
-class MemoryLedger:
-    """Keeps nothing beyond this process."""
-
-    def __init__(self) -> None:
-        self.entries: dict[str, JsonValue] = {}
-
-    def find(self, key: str) -> JsonValue | None:
-        """See :class:`harness.protocols.WorkLedger`."""
-        return self.entries.get(key)
-
-    def record(self, key: str, *, kind: str, result: JsonValue) -> JsonValue:
-        """See :class:`harness.protocols.WorkLedger`."""
-        return self.entries.setdefault(key, result)
 
 
 def make_policy(folder: Path, size: Size, device: str) -> HfPolicyConfig:

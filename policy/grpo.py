@@ -10,7 +10,6 @@ Source: METHODS §1 (RL) and §2, DAPO; differs: as listed in docs/design/decisi
 from __future__ import annotations
 
 import copy
-import math
 import os
 import time
 from collections.abc import Callable
@@ -22,8 +21,7 @@ os.environ.setdefault("TRL_EXPERIMENTAL_SILENCE", "1")
 import torch
 from datasets import Dataset
 from torch import Tensor
-from torch.utils.data import DataLoader
-from transformers import PrinterCallback, TrainerCallback
+from transformers import PrinterCallback
 from trl import GRPOTrainer
 
 from policy.config import RlConfig
@@ -36,6 +34,7 @@ from policy.rollout_record import RolloutBatch
 from policy.step_metric import PeakMemory, StepMetrics, UpdateTally
 from policy.telemetry import NO_TELEMETRY, Telemetry
 from policy.trl_argument import trl_arguments
+from policy.trl_loop import UpdateEnd, check_finite, placeholder_loader
 from policy.vision import Viewer, VisionReader
 from policy.weights import are_finite, trained_parameters
 
@@ -112,7 +111,7 @@ class HarnessGrpoTrainer(GRPOTrainer):  # type: ignore[misc]
                 train_dataset=Dataset.from_dict({"prompt": [""]}),
                 processing_class=tokenizer,
                 optimizers=(optimizer, scheduler) if not sharding() else (None, None),
-                callbacks=[_StepEnd(self)],
+                callbacks=[UpdateEnd(self.finish_update)],
             )
         if sharding():  # the library refuses them when it is built, and cuts them with the model when it trains
             self.optimizer, self.lr_scheduler = optimizer, scheduler
@@ -121,7 +120,7 @@ class HarnessGrpoTrainer(GRPOTrainer):  # type: ignore[misc]
     def get_train_dataloader(self) -> Any:
         """One placeholder per micro-batch of the whole run, in one pass."""
         count = self.args.max_steps * self.args.gradient_accumulation_steps
-        return DataLoader(_Placeholders(count), batch_size=1, collate_fn=_same)
+        return placeholder_loader(count)
 
     def floating_point_ops(self, inputs: Any) -> int:
         """Not estimated: the placeholders hold no tokens to count."""
@@ -205,11 +204,7 @@ class HarnessGrpoTrainer(GRPOTrainer):  # type: ignore[misc]
 
     def _record(self, inputs: MicroBatch, loss: Tensor, surrogate: Surrogate, *, entropy: Tensor, kl: Tensor) -> None:
         value = loss.item()
-        if not math.isfinite(value):
-            raise NonFiniteTraining(
-                f"loss of update {self.state.global_step} is {value}; expected a finite number; "
-                "the weights on disk are from before it; lower the learning rate and resume"
-            )
+        check_finite(f"loss of update {self.state.global_step}", value)
         mask = inputs.tokens.completion_mask
         self._tally.add(
             inputs.update,
@@ -227,11 +222,7 @@ class HarnessGrpoTrainer(GRPOTrainer):  # type: ignore[misc]
     def _clip_grad_norm(self, model: Any) -> Any:
         norm = super()._clip_grad_norm(model)
         value = float(norm)
-        if not math.isfinite(value):
-            raise NonFiniteTraining(
-                f"gradient norm of update {self.state.global_step} is {value}; expected a finite number; "
-                "the weights on disk are from before it; lower the learning rate and resume"
-            )
+        check_finite(f"gradient norm of update {self.state.global_step}", value)
         self._tally.grad_norms.append(value)
         return norm
 
@@ -268,33 +259,6 @@ class HarnessGrpoTrainer(GRPOTrainer):  # type: ignore[misc]
             self.state = state
 
 
-class _Placeholders(torch.utils.data.Dataset[int]):
-    def __init__(self, count: int) -> None:
-        self._count = count
-
-    def __len__(self) -> int:
-        return self._count
-
-    def __getitem__(self, index: int) -> int:
-        return index
-
-
-class _StepEnd(TrainerCallback):  # type: ignore[misc]
-    def __init__(self, trainer: HarnessGrpoTrainer) -> None:
-        self._trainer = trainer
-        self._learning_rate = 0.0
-
-    def on_optimizer_step(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        self._learning_rate = kwargs["optimizer"].param_groups[0]["lr"]
-
-    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        self._trainer.finish_update(self._learning_rate)
-
-
 def _rewarded_when_sampled(**columns: Any) -> list[float]:
     """TRL asks for a reward function; rewards come with the rollout batch, so this one is never called."""
     raise NotImplementedError("rewards come with the rollout batch")
-
-
-def _same(batch: list[Any]) -> list[Any]:
-    return batch

@@ -11,6 +11,7 @@ from trl import GRPOConfig
 from policy.config import RlConfig
 from policy.mini_batch import pass_size
 from policy.telemetry import NO_TELEMETRY, Telemetry
+from policy.trl_loop import QUIET
 
 
 def trl_arguments(
@@ -41,14 +42,7 @@ def trl_arguments(
         beta=0.0,
         seed=seed % 2**32,
         use_cpu=use_cpu,
-        bf16=False,
-        activation_checkpointing=False,
-        dataloader_pin_memory=False,
-        disable_tqdm=True,
-        logging_strategy="no",
-        save_strategy="no",
-        eval_strategy="no",
-        ddp_find_unused_parameters=False,
+        **QUIET,
         ddp_broadcast_buffers=False,  # processes make different numbers of forward passes
         report_to=list(telemetry.report_to) or "none",
         run_name=telemetry.run_name,

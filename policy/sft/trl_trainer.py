@@ -8,7 +8,6 @@ Source: METHODS §2, SFT; differs: as listed in docs/design/decisions.md, Traini
 
 from __future__ import annotations
 
-import math
 import os
 import time
 from collections.abc import Callable
@@ -20,8 +19,7 @@ os.environ.setdefault("TRL_EXPERIMENTAL_SILENCE", "1")
 import torch
 from datasets import Dataset
 from torch import Tensor
-from torch.utils.data import DataLoader
-from transformers import PrinterCallback, TrainerCallback
+from transformers import PrinterCallback
 from trl import SFTConfig as TrlSftConfig
 from trl import SFTTrainer
 
@@ -32,6 +30,7 @@ from policy.process import sharding
 from policy.sft.batch import IGNORED, SftMicroBatch, cut_update, passes_per_update
 from policy.sft.metric import SftStepMetrics, SftTally
 from policy.sft.tokens import SftTokens
+from policy.trl_loop import QUIET, UpdateEnd, check_finite, placeholder_loader
 from policy.weights import are_finite, trained_parameters
 
 Layout = Callable[[list[SftTokens], int], SftMicroBatch]
@@ -97,7 +96,7 @@ class HarnessSftTrainer(SFTTrainer):  # type: ignore[misc]
             train_dataset=Dataset.from_dict({"input_ids": [[0]], "labels": [[0]]}),
             processing_class=tokenizer,
             optimizers=(optimizer, scheduler) if not sharding() else (None, None),
-            callbacks=[_UpdateEnd(self)],
+            callbacks=[UpdateEnd(self.finish_update)],
         )
         self.loss_is_scaled_for_ga = True  # the parts of an update add up
         if sharding():  # the library refuses them when it is built, and cuts them with the model when it trains
@@ -107,7 +106,7 @@ class HarnessSftTrainer(SFTTrainer):  # type: ignore[misc]
     def get_train_dataloader(self) -> Any:
         """One placeholder per forward pass of the whole run, in one epoch."""
         count = self.args.max_steps * self.args.gradient_accumulation_steps
-        return DataLoader(_Placeholders(count), batch_size=1, collate_fn=_same)
+        return placeholder_loader(count)
 
     def floating_point_ops(self, inputs: Any) -> int:
         """Not estimated: the placeholders hold no tokens to count."""
@@ -143,11 +142,7 @@ class HarnessSftTrainer(SFTTrainer):  # type: ignore[misc]
         counts = (inputs.labels[:, 1:] != IGNORED).to(outputs.log_probs.dtype)
         loss: Tensor = token_sum(-outputs.log_probs, counts, tokens=inputs.update_tokens)
         value = loss.item()
-        if not math.isfinite(value):
-            raise NonFiniteTraining(
-                f"loss of SFT update {self._update} is {value}; expected a finite number; "
-                "the weights on disk are from before it; lower the learning rate and resume"
-            )
+        check_finite(f"loss of SFT update {self._update}", value)
         self._tally.add(loss=value, tokens=inputs.tokens, cells=inputs.cells, loss_tokens=int(counts.sum()))
         processes: int = self.accelerator.num_processes
         return loss * processes  # gradients are averaged over processes; the normaliser is that of all
@@ -155,11 +150,7 @@ class HarnessSftTrainer(SFTTrainer):  # type: ignore[misc]
     def _clip_grad_norm(self, model: Any) -> Any:
         norm = super()._clip_grad_norm(model)
         value = float(norm)
-        if not math.isfinite(value):
-            raise NonFiniteTraining(
-                f"gradient norm of SFT update {self._update} is {value}; expected a finite number; "
-                "the weights on disk are from before it; lower the learning rate and resume"
-            )
+        check_finite(f"gradient norm of SFT update {self._update}", value)
         self._tally.grad_norm = value
         return norm
 
@@ -190,29 +181,6 @@ class HarnessSftTrainer(SFTTrainer):  # type: ignore[misc]
         return gathered
 
 
-class _Placeholders(torch.utils.data.Dataset[int]):
-    def __init__(self, count: int) -> None:
-        self._count = count
-
-    def __len__(self) -> int:
-        return self._count
-
-    def __getitem__(self, index: int) -> int:
-        return index
-
-
-class _UpdateEnd(TrainerCallback):  # type: ignore[misc]
-    def __init__(self, trainer: HarnessSftTrainer) -> None:
-        self._trainer = trainer
-        self._learning_rate = 0.0
-
-    def on_optimizer_step(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        self._learning_rate = kwargs["optimizer"].param_groups[0]["lr"]
-
-    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        self._trainer.finish_update(self._learning_rate)
-
-
 def trl_sft_arguments(config: SftConfig, *, updates: int, output_dir: str, seed: int, use_cpu: bool) -> TrlSftConfig:
     """TRL's settings for a stage; TRL prepares no data, and logs, saves and draws nothing."""
     return TrlSftConfig(
@@ -227,17 +195,6 @@ def trl_sft_arguments(config: SftConfig, *, updates: int, output_dir: str, seed:
         max_grad_norm=config.max_grad_norm,
         seed=seed % 2**32,
         use_cpu=use_cpu,
-        bf16=False,
-        activation_checkpointing=False,
-        dataloader_pin_memory=False,
-        ddp_find_unused_parameters=False,
-        disable_tqdm=True,
-        logging_strategy="no",
-        save_strategy="no",
-        eval_strategy="no",
+        **QUIET,
         report_to="none",
     )
-
-
-def _same(batch: list[Any]) -> list[Any]:
-    return batch

@@ -1,12 +1,9 @@
 """A policy behind a socket: the same graph, nothing trained, its calls counted and limited with the roles' calls."""
 
 import json
-import subprocess
-import sys
-import urllib.request
-from pathlib import Path
 
 import pytest
+from servers.loopback import Server, running
 
 from evals.evaluation import EmptyMean
 from evals.suites.registry import build_suite
@@ -17,32 +14,14 @@ from graphs.single import PairChoice, evaluate_pair
 from harness.errors import SpendLimitReached, UserError
 from memory.store import Store
 
-SERVER = Path(__file__).parents[1] / "servers" / "misbehaving.py"
 PRICE = {"prompt_usd_per_million": 100.0, "completion_usd_per_million": 100.0}
 """11 and 7 tokens a reply, 100 USD a million: 0.0018 USD."""
 
 
-class Server:
-    def __init__(self, port):
-        self.root = f"http://127.0.0.1:{port}"
-
-    def plan(self, *steps):
-        body = json.dumps({"steps": steps}).encode()
-        urllib.request.urlopen(urllib.request.Request(f"{self.root}/plan", data=body, method="PUT")).read()
-
-    @property
-    def requests(self):
-        return json.load(urllib.request.urlopen(f"{self.root}/log"))["requests"]
-
-
 @pytest.fixture(scope="module")
 def server():
-    process = subprocess.Popen([sys.executable, str(SERVER)], stdout=subprocess.PIPE, text=True)
-    try:
-        yield Server(int(process.stdout.readline().split()[1]))
-    finally:
-        process.kill()
-        process.wait()
+    with running() as made:
+        yield made
 
 
 def settings(server, condition="static", *, limit=None, **policy):

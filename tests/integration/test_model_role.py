@@ -2,38 +2,17 @@
 
 import json
 import os
-import subprocess
-import sys
-import urllib.request
-from pathlib import Path
 
 import pytest
+from servers.loopback import running
 
-SERVER = Path(__file__).parents[1] / "servers" / "misbehaving.py"
 KEY = "zQ9vTmPl3x7RkW2yB8"
-
-
-class Server:
-    def __init__(self, port):
-        self.root = f"http://127.0.0.1:{port}"
-
-    def plan(self, *steps):
-        body = json.dumps({"steps": steps}).encode()
-        urllib.request.urlopen(urllib.request.Request(f"{self.root}/plan", data=body, method="PUT")).read()
-
-    @property
-    def requests(self):
-        return json.load(urllib.request.urlopen(f"{self.root}/log"))["requests"]
 
 
 @pytest.fixture(scope="module")
 def server():
-    process = subprocess.Popen([sys.executable, str(SERVER)], stdout=subprocess.PIPE, text=True)
-    try:
-        yield Server(int(process.stdout.readline().split()[1]))
-    finally:
-        process.kill()
-        process.wait()
+    with running() as made:
+        yield made
 
 
 @pytest.fixture
