@@ -32,6 +32,7 @@ from harness.audit import AuditRules
 from harness.records import Sampling
 from memory.ledger import Ledger
 from memory.store import Store
+from policy.engines.vllm_server import check_token
 from policy.telemetry import check_trackers
 
 if TYPE_CHECKING:
@@ -60,6 +61,8 @@ def check_keys(config: RunConfig) -> None:
     """
     if config.policy.type != "api":
         check_trackers(config.policy.telemetry.report_to)
+        if config.policy.engine.type == "vllm_server":
+            check_token(config.policy.engine)
     models = [config.roles.of(role) for role in MODEL_ROLES]
     if config.policy.type == "api":
         models.append(api_role(config.policy, Sampling()))

@@ -13,13 +13,12 @@ from evals.suites.base import Suite
 from graphs.config import RunConfig
 from graphs.config_train import SftStageConfig
 from graphs.desk import Desk
-from graphs.merged import is_base, merged_record
+from graphs.merged import is_base, keep_base, merged_record
 from graphs.seeds import derive_seed
 from graphs.work import Produced, as_inputs, by_role
 from harness.errors import BoundaryError, UserError
 from harness.model import Demonstration, Harness
 from harness.records import Task, Trace, content_id
-from memory.files import write_json
 from memory.records import CheckpointRecord
 from memory.store import Store
 from policy.config import AnyPolicyConfig
@@ -125,9 +124,7 @@ class Coach:
         folder = self._store.verify_checkpoint(checkpoint_id)
         merged = merge_checkpoint(self._lab.policy(checkpoint_id), folder, self._store.home)
         record = merged_record(before, merged)
-        place = self._store.lineage.checkpoint_folder(record.checkpoint_id)
-        write_json(place / "base.json", {"base": record.base, **record.metadata})
-        self._store.lineage.save_checkpoint(record)
+        keep_base(self._store, record)
         wrote: dict[str, JsonValue] = {"checkpoint_id": record.checkpoint_id, "policy_id": merged.policy_id}
         told = Produced(
             result=None,

@@ -18,7 +18,7 @@ from graphs.api_policy import open_chat_engine, own_services
 from graphs.config import RunConfig
 from graphs.config_train import BlockPlan
 from graphs.identity import ledger_scope
-from graphs.merged import BASE, base_id, is_base, policy_behind, refuse_altered_base
+from graphs.merged import BASE, base_id, is_base, keep_base, mend_merged, policy_behind, refuse_altered_base
 from graphs.seeds import derive_seed
 from graphs.training_watch import TrainingWatch
 from graphs.work import Produced, Work, as_inputs
@@ -27,7 +27,7 @@ from harness.model import Harness
 from harness.protocols import Prompt, RolloutEngine
 from harness.records import Generation, Sampling, Task, content_id
 from memory.errors import TornFile
-from memory.files import hash_folder, write_json
+from memory.files import hash_folder
 from memory.records import CheckpointRecord
 from memory.store import Store
 from policy.config import AnyPolicyConfig, ApiPolicyConfig, HfPolicyConfig, PocketPolicyConfig
@@ -139,9 +139,7 @@ class Lab:
             base=done.result["base"],
             metadata={"policy_id": done.result["policy_id"], "files": fingerprint},
         )
-        folder = self._store.lineage.checkpoint_folder(record.checkpoint_id)
-        write_json(folder / "base.json", {"base": record.base, **record.metadata})
-        self._store.lineage.save_checkpoint(record)
+        keep_base(self._store, record)
         return record.checkpoint_id
 
     def _describe_base(self) -> Produced:
@@ -153,6 +151,7 @@ class Lab:
 
     def policy(self, checkpoint_id: str) -> AnyPolicyConfig:
         """What a checkpoint is trained with: the run's policy, or the same on a merged base."""
+        mend_merged(trainable(self._config), self._store, checkpoint_id)
         return policy_behind(trainable(self._config), self._store, checkpoint_id)
 
     def engine(self, checkpoint_id: str) -> LazyEngine:
@@ -302,6 +301,7 @@ def open_engine(
     from policy.training_state import open_engine as open_policy_engine  # not policy.trainer: TRL is slow to import
 
     folder = None if is_base(checkpoint_id) else store.verify_checkpoint(checkpoint_id)
+    mend_merged(config.policy, store, checkpoint_id)
     policy = policy_behind(config.policy, store, checkpoint_id)
     engine = open_policy_engine(policy, folder, threads=config.strategy.threads)
     if policy is not config.policy:

@@ -10,7 +10,7 @@ from evals.runner import evaluate
 from evals.suites.registry import build_suite
 from graphs.config import RunConfig
 from graphs.lab import close_engine, open_engine
-from graphs.merged import BASE, base_id, is_base
+from graphs.merged import BASE, base_id, is_base, merged_id
 from graphs.seeds import derive_seed
 from graphs.view import find_harness_id
 from harness.errors import UserError
@@ -88,7 +88,7 @@ def evaluate_pair(config: RunConfig, choice: PairChoice, *, home: Path) -> dict[
 
 
 def _refuse_another_base(checkpoint_id: str, policy_id: str) -> None:
-    if is_base(checkpoint_id) and checkpoint_id not in (BASE, base_id(policy_id)):
+    if is_base(checkpoint_id) and checkpoint_id not in (BASE, base_id(policy_id), merged_id(policy_id)):
         raise UserError(
             "the configuration's policy starts from other weights",
             got=f"checkpoint {checkpoint_id}",

@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
+from jinja2 import TemplateError
+from safetensors import SafetensorError
 from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForImageTextToText, AutoTokenizer
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING
 from transformers.utils import logging
@@ -68,7 +70,7 @@ def load_policy(
             config = AutoConfig.from_pretrained(source, revision=revision)
             made_by = _model_class(config, source, sees=sees)
             model, report = made_by.from_pretrained(source, revision=revision, dtype=dtype, output_loading_info=True)
-    except (OSError, ValueError, KeyError) as error:
+    except (OSError, ValueError, KeyError, RuntimeError, SafetensorError) as error:
         raise PolicyLoadError(
             f"cannot load a policy from {source!r}: {error}; "
             "give a directory with config, weights and tokenizer, or a hub id that can be reached"
@@ -79,6 +81,13 @@ def load_policy(
             "give a checkpoint that is whole"
         )
     check_tokenizer(tokenizer, source)
+    rows = model.get_input_embeddings().num_embeddings
+    needed = max(tokenizer.vocab_size, tokenizer.eos_token_id + 1, tokenizer.pad_token_id + 1)
+    if needed > rows:  # tokens added beyond these may never come up
+        raise PolicyLoadError(
+            f"tokenizer of {source!r} knows {needed} tokens and the model has embeddings for {rows}; "
+            "give the tokenizer that the model was trained with"
+        )
     model.to(device)
     model.eval()
     return LoadedPolicy(model, tokenizer)
@@ -138,6 +147,12 @@ def check_tokenizer(tokenizer: Any, source: str) -> None:
         raise PolicyLoadError(
             f"tokenizer of {source!r} has no chat template; a harness renders to chat messages; use an instruct model"
         )
+    try:
+        tokenizer.apply_chat_template([{"role": "user", "content": "x"}], tokenize=False, add_generation_prompt=True)
+    except TemplateError as error:
+        raise PolicyLoadError(
+            f"chat template of {source!r} cannot render a user message: {type(error).__name__}: {error}; mend it"
+        ) from error
     if tokenizer.eos_token_id is None:
         raise PolicyLoadError(f"tokenizer of {source!r} has no end-of-text token; completions could never stop")
     if tokenizer.pad_token_id is None:

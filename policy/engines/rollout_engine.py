@@ -127,4 +127,5 @@ def transformers_engine(
 def speech_of(model: Any, tokenizer: Any) -> Speech:
     """What an engine elsewhere must know of a model."""
     context = getattr(model.config.get_text_config(), "max_position_embeddings", None)
-    return Speech(tokenizer, stop_token_ids(model, tokenizer), int(context or 2**31))
+    rows = model.get_input_embeddings().num_embeddings
+    return Speech(tokenizer, stop_token_ids(model, tokenizer), int(context or 2**31), rows)

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from harness.errors import UserError
 from harness.protocols import Prompt
 from harness.records import Generation, Message, Sampling
 from policy.config_engine import VllmServerConfig
@@ -43,6 +44,8 @@ class Speech:
     stop_token_ids: tuple[int, ...]
     context_tokens: int
     """Prompt and completion together."""
+    vocabulary: int = 2**31
+    """Token ids lie below this."""
 
     def encode(self, messages: tuple[Message, ...]) -> tuple[int, ...]:
         """Token ids of a prompt, generation prompt included."""
@@ -53,6 +56,20 @@ class Speech:
         """Text of sampled ids, special tokens shown."""
         text: str = self.tokenizer.decode(list(ids), skip_special_tokens=False)
         return text
+
+
+def check_token(config: VllmServerConfig) -> None:
+    """Refuse a token that is named and not there.
+
+    Raises:
+        UserError: the environment variable is not set.
+    """
+    if config.token_env and not os.environ.get(config.token_env):
+        raise UserError(
+            "the vLLM servers' token is missing",
+            got=f"policy.engine.token_env={config.token_env}, which is not set",
+            do="export it, or leave token_env out for servers without one",
+        )
 
 
 class VllmServerEngine:
@@ -71,6 +88,7 @@ class VllmServerEngine:
     ) -> None:
         if adapter is None and policy_id != base_id:
             raise ValueError(f"weights {policy_id} on base {base_id} need an adapter folder; got none")
+        check_token(config)
         self.config = config
         self.speech = speech
         self.policy_id = policy_id
@@ -138,6 +156,7 @@ class VllmServerEngine:
                     stop_token_ids=self.speech.stop_token_ids,
                     decode=self.speech.decode,
                     is_logprob_processed=self.config.logprobs == "processed",
+                    vocabulary=self.speech.vocabulary,
                 ),
                 progress=lambda count: progress(len(failed) + count),
             )

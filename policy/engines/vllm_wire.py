@@ -30,6 +30,10 @@ class Question:
     seed: int
 
 
+_ROUNDING = 1e-3
+"""How far above 0 a log-probability may lie."""
+
+
 @dataclass(frozen=True)
 class Dialect:
     """What all questions and answers of one call share."""
@@ -41,6 +45,8 @@ class Dialect:
     decode: Callable[[Sequence[int]], str]
     is_logprob_processed: bool
     """The servers report log-probabilities after temperature and nucleus."""
+    vocabulary: int = 2**31
+    """Token ids lie below this."""
 
     def body(self, question: Question) -> dict[str, JsonValue]:
         """The JSON of ``POST /v1/completions``."""
@@ -68,6 +74,8 @@ class Dialect:
         """
         choice = self._choice(answer)
         ids = _ids(choice.get("token_ids"), "token_ids")
+        if max(ids) >= self.vocabulary:
+            raise BadAnswer(f"token id {max(ids)} was sampled from a vocabulary of {self.vocabulary}; another model?")
         self._check(question, answer, choice, ids)
         is_stopped = ids[-1] in self.stop_token_ids
         if choice.get("finish_reason") not in ("stop", "length") or (choice["finish_reason"] == "stop") != is_stopped:
@@ -124,6 +132,8 @@ class Dialect:
             return (0.0,) * count
         if not all(isinstance(value, int | float) and math.isfinite(value) for value in values):
             raise BadAnswer("a log-probability is not a finite number; the server's weights may be broken")
+        if max(values) > _ROUNDING:
+            raise BadAnswer(f"a log-probability is {max(values)}, a probability above 1")
         is_plain = self.sampling.temperature == 1 and self.sampling.top_p == 1
         return tuple(float(value) for value in values) if is_plain or self.is_logprob_processed else ()
 

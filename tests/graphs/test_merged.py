@@ -31,7 +31,7 @@ def store(tmp_path):
         save(tuned)
         save(merged_record(tuned, MergedPolicy(tmp_path / "policies" / "policy-2", "policy-2")))
         on_merged = {"policy_id": "policy-y", "base_id": "policy-2"}
-        save(CheckpointRecord(checkpoint_id="checkpoint-r", parent_id="base-2", metadata=on_merged))
+        save(CheckpointRecord(checkpoint_id="checkpoint-r", parent_id="base-merged-2", metadata=on_merged))
         (tmp_path / "policies" / "policy-2").mkdir(parents=True)
         yield opened
 
@@ -41,7 +41,7 @@ def test_what_stands_on_the_first_base_is_opened_with_the_runs_own_policy(store,
     assert policy_behind(POCKET, store, checkpoint_id) is POCKET
 
 
-@pytest.mark.parametrize("checkpoint_id", ["base-2", "checkpoint-r"])
+@pytest.mark.parametrize("checkpoint_id", ["base-merged-2", "checkpoint-r"])
 def test_what_stands_on_a_merged_policy_is_opened_from_its_folder_with_the_same_settings(store, checkpoint_id):
     found = policy_behind(POCKET, store, checkpoint_id)
     assert (found.type, Path(found.model)) == ("hf", (store.home / "policies" / "policy-2").absolute())
@@ -49,10 +49,10 @@ def test_what_stands_on_a_merged_policy_is_opened_from_its_folder_with_the_same_
 
 
 def test_the_lineage_tells_a_merged_base_from_a_first_one(store):
-    record = store.lineage.checkpoint("base-2")
+    record = store.lineage.checkpoint("base-merged-2")
     assert (record.parent_id, record.kind, record.rollout_steps) == ("checkpoint-t", "full", 0)
     assert record.metadata == {"policy_id": "policy-2", "merged": True}
-    assert is_base("base-2") and is_base("base") and not is_base("checkpoint-r")
+    assert is_base("base-merged-2") and is_base("base") and not is_base("checkpoint-r")
     assert base_id("policy-2") == "base-2"
 
 
@@ -65,7 +65,7 @@ def test_a_merged_policy_whose_folder_is_gone_is_named(store):
 
 
 def test_altered_weights_of_a_merged_policy_are_refused():
-    refuse_altered_base("base-2", "policy-2")
+    refuse_altered_base("base-merged-2", "policy-2")
     refuse_altered_base("checkpoint-r", "policy-of-adapters")  # its own files are verified
-    with pytest.raises(BoundaryError, match="holds base-3, the run recorded base-2"):
-        refuse_altered_base("base-2", "policy-3")
+    with pytest.raises(BoundaryError, match="holds base-merged-3, the run recorded base-merged-2"):
+        refuse_altered_base("base-merged-2", "policy-3")

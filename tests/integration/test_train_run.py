@@ -1,6 +1,7 @@
 """The train strategy for real: SFT, merge and RL blocks on a tiny policy, killed at its own writes and resumed."""
 
 import json
+import shutil
 import signal
 
 import pytest
@@ -85,7 +86,7 @@ def test_a_merged_policy_is_evaluated_by_its_id_without_the_run(school, trained,
     merged = outcome["state"]["pairs"][1]
     choice = PairChoice(split="val", checkpoint=merged["checkpoint_id"], harness=outcome["state"]["harness_id"])
     shown = evaluate_pair(load_config(school.config), choice, home=school.folder / "school")
-    assert shown["policy_id"].partition("-")[2] == merged["checkpoint_id"].partition("-")[2]
+    assert shown["policy_id"].rpartition("-")[2] == merged["checkpoint_id"].rpartition("-")[2]
     assert shown["mean"] == merged["val_score"]  # the same weights, harness, tasks and seeds as inside the run
 
 
@@ -96,3 +97,32 @@ def test_kills_during_sft_merging_and_rl_change_nothing(school, trained):
     last = school.resume("expelled")
     assert last.returncode == 0, last.stderr
     assert school.outcome("expelled") == trained[0]
+
+
+@pytest.mark.parametrize("damage", ["torn", "gone"])
+def test_a_merged_policy_that_is_not_whole_is_merged_again(school, trained, tmp_path, monkeypatch, damage):
+    monkeypatch.syspath_prepend(str(school.folder / "plugin"))
+    home = tmp_path / "home"
+    shutil.copytree(school.folder / "school", home)
+    merged = trained[0]["state"]["pairs"][1]
+    (folder,) = (home / "policies").glob("policy-*")
+    weights = folder / "model.safetensors"
+    before = weights.read_bytes()
+    weights.write_bytes(before[: len(before) // 2])
+    if damage == "gone":
+        shutil.rmtree(folder)
+    choice = PairChoice(split="val", checkpoint=merged["checkpoint_id"], harness=trained[0]["state"]["harness_id"])
+    assert evaluate_pair(load_config(school.config), choice, home=home)["mean"] == merged["val_score"]
+    assert weights.read_bytes() == before
+
+
+def test_equal_weights_from_another_folder_are_the_same_base_and_overwrite_nothing(school, trained, tmp_path):
+    home = tmp_path / "home"
+    shutil.copytree(school.folder / "school", home)
+    copied = shutil.copytree(school.folder / "base", tmp_path / "copy")
+    records = sorted((home / "checkpoints").glob("base-*/base.json"))
+    before = [record.read_bytes() for record in records]
+    static = ["--set", f"policy.model={copied}", "--set", "strategy={type: vace, condition: static}"]
+    done = school.cohelix("run", str(school.config), "--name", "again", *static, home=str(home))
+    assert done.returncode == 0, done.stderr
+    assert [record.read_bytes() for record in records] == before

@@ -43,6 +43,41 @@ def test_an_empty_folder_is_refused_by_name(tmp_path):
         load_policy(tmp_path)
 
 
+@pytest.mark.parametrize("size", [0, 100, 20_000])
+def test_torn_weights_are_refused_by_name(tmp_path, size):
+    save(tmp_path)
+    path = tmp_path / "model.safetensors"
+    path.write_bytes(path.read_bytes()[:size])
+    with pytest.raises(PolicyLoadError, match=str(tmp_path)):
+        load_policy(tmp_path)
+
+
+def test_weights_of_another_shape_than_the_config_says_are_refused(tmp_path):
+    save(tmp_path)
+    path = tmp_path / "config.json"
+    path.write_text(path.read_text().replace('"intermediate_size": 64', '"intermediate_size": 48'))
+    with pytest.raises(PolicyLoadError, match=str(tmp_path)):
+        load_policy(tmp_path)
+
+
+def test_a_tokenizer_with_more_tokens_than_the_model_is_refused_with_both_numbers(tmp_path):
+    tokenizer = tiny_tokenizer()
+    known = len(tokenizer)
+    model = tiny_llama(tokenizer)
+    model.resize_token_embeddings(known - 20)
+    model.save_pretrained(tmp_path)
+    tokenizer.save_pretrained(tmp_path)
+    with pytest.raises(PolicyLoadError, match=f"{known} tokens and the model has embeddings for {known - 20}"):
+        load_policy(tmp_path)
+
+
+def test_a_chat_template_that_cannot_be_rendered_is_refused(tmp_path):
+    save(tmp_path)
+    (tmp_path / "chat_template.jinja").write_text("{% for x in %}")
+    with pytest.raises(PolicyLoadError, match="TemplateSyntaxError"):
+        load_policy(tmp_path)
+
+
 def test_configs_name_their_source():
     assert policy_source(HfPolicyConfig(type="hf", model="some/model")) == "some/model"
     assert policy_source(PocketPolicyConfig()) == str(pocket_folder())

@@ -11,6 +11,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "servers"))
 from tiny_policy import tiny_llama
 from tiny_vllm import TinyVllm
 
+from harness.errors import UserError
 from harness.protocols import Prompt
 from harness.records import Message, Sampling
 from policy.config import HfPolicyConfig, LoraConfig
@@ -152,8 +153,24 @@ def lose_the_choice(answer):
     answer["choices"] = []
 
 
-CHANGES = [drop_an_id, drop_a_score, drop_the_ids, break_a_score, name_other_weights, read_another_prompt,
-           count_wrongly, abort, lose_the_choice]  # fmt: skip
+def name_an_id_beyond_the_vocabulary(answer):
+    answer["choices"][0]["token_ids"][0] = 999_999
+
+
+def score_above_certainty(answer):
+    answer["choices"][0]["logprobs"]["token_logprobs"][0] = 3.0
+
+
+CHANGES = [
+    name_an_id_beyond_the_vocabulary, score_above_certainty, drop_an_id, drop_a_score, drop_the_ids, break_a_score,
+    name_other_weights, read_another_prompt, count_wrongly, abort, lose_the_choice,
+]  # fmt: skip
+
+
+def test_a_token_that_is_named_and_not_set_is_asked_for(build, monkeypatch):
+    monkeypatch.delenv("SERVERS_TOKEN", raising=False)
+    with pytest.raises(UserError, match="token_env=SERVERS_TOKEN, which is not set"):
+        build(token_env="SERVERS_TOKEN")
 
 
 @pytest.mark.parametrize("change", CHANGES)
