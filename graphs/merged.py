@@ -120,13 +120,13 @@ _SEEN_WHOLE: set[Path] = set()
 
 def _merged_base(store: Store, checkpoint_id: str) -> CheckpointRecord | None:
     """The merged policy that a checkpoint stands on, or is."""
-    if checkpoint_id == BASE:
-        return None
-    record = store.lineage.checkpoint(checkpoint_id)
+    known = {one.checkpoint_id: one for one in store.lineage.checkpoints()}
+    if is_base(checkpoint_id) and checkpoint_id not in known:
+        return None  # the run's own base, perhaps; whoever loads it compares its weights
+    record = known.get(checkpoint_id) or store.lineage.checkpoint(checkpoint_id)
     if record.metadata.get(MERGED):
         return record
-    wanted = merged_id(str(record.metadata.get("base_id") or ""))
-    return next((one for one in store.lineage.checkpoints() if one.checkpoint_id == wanted), None)
+    return known.get(merged_id(str(record.metadata.get("base_id") or "")))
 
 
 def _folder(store: Store, policy_id: str) -> Path:
