@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -54,14 +54,36 @@ class Step:
     node: str
     round_number: int
     calls: list[RoleCall] = field(default_factory=list)
+    counted: frozenset[str] = frozenset()
+    """Ledger keys of work that earlier steps of the run counted."""
 
     def spent(self) -> Spent:
-        """Totals over the calls, reused ones included, so that they do not depend on interruptions."""
+        """Totals over the work that no earlier step counted, each piece once.
+
+        Work found in the ledger counts as well, so the totals do not depend on interruptions.
+        """
+        calls = [self.calls[index] for index in first_of_each([call.work_key for call in self.calls], self.counted)]
         return {
-            "tokens": sum(call.usage.prompt_tokens + call.usage.completion_tokens for call in self.calls),
-            "cost_usd": sum(call.usage.cost_usd for call in self.calls),
-            "evaluations": sum(call.evaluations for call in self.calls),
+            "tokens": sum(call.usage.prompt_tokens + call.usage.completion_tokens for call in calls),
+            "cost_usd": sum(call.usage.cost_usd for call in calls),
+            "evaluations": sum(call.evaluations for call in calls),
         }
+
+
+def first_of_each(keys: Iterable[str], counted: Iterable[str] = ()) -> list[int]:
+    """Where each piece of work stands for the first time; work without a key is a piece of its own.
+
+    Args:
+        keys: ledger keys of calls, in order.
+        counted: keys that are not wanted.
+    """
+    seen, places = set(counted), []
+    for index, key in enumerate(keys):
+        if key and key in seen:
+            continue
+        seen.add(key)
+        places.append(index)
+    return places
 
 
 class Recorder:
@@ -99,7 +121,7 @@ class Recorder:
     @contextmanager
     def executing(self, node: str, number: int, state: _Reads) -> Iterator[dict[str, Any]]:
         """Around one node: yields the dict that the node's update goes into, then writes the row."""
-        self.step = Step(node=node, round_number=_round_of(node, state))
+        self.step = Step(node=node, round_number=_round_of(node, state), counted=self._counted_before(number))
         started_at, started = datetime.now(UTC), time.monotonic()
         self.tell("node_started")
         update: dict[str, Any] = {}
@@ -108,6 +130,10 @@ class Recorder:
         seconds = time.monotonic() - started
         self._write(node, number, state.seen, update, started_at, seconds)
         self.tell("node_finished", _told(self.step, seconds))
+
+    def _counted_before(self, number: int) -> frozenset[str]:
+        rows = self._steps.list(self._run_id)
+        return frozenset(str(call["work_key"]) for row in rows if row.number < number for call in row.calls)
 
     def _write(
         self, node: str, number: int, read: dict[str, Any], wrote: dict[str, Any], started_at: datetime, seconds: float

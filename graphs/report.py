@@ -11,6 +11,7 @@ from pydantic import JsonValue
 from evals.evaluation import Evaluation
 from evals.report import CostLine, CurvePoint, Measured, ReportSource, build_report, to_json, to_markdown
 from graphs.config import RunConfig
+from graphs.recorder import first_of_each
 from harness.protocols import WorkLedger
 from memory.files import write_atomic, write_json
 from memory.records import StepRecord
@@ -68,16 +69,17 @@ def _measured(ledger: WorkLedger, row: Mapping[str, Any]) -> Measured:
 
 
 def _costs(steps: Sequence[StepRecord]) -> tuple[CostLine, ...]:
-    """Sums over the calls of all steps by role and backend."""
+    """Sums over the calls of all steps by role and backend; tokens and money of a piece of work count once."""
     totals: dict[tuple[str, str], dict[str, float]] = defaultdict(lambda: defaultdict(float))
-    for step in steps:
-        for call in step.calls:
-            total = totals[str(call["role"]), str(call["backend"]) or "-"]
-            total["calls"] += 1
-            total["seconds"] += _number(call["seconds"])
-            usage = call["usage"]
-            for name, amount in usage.items() if isinstance(usage, dict) else ():
-                total[name] += _number(amount)
+    calls = [call for step in steps for call in step.calls]
+    paid = set(first_of_each([str(call["work_key"]) for call in calls]))
+    for index, call in enumerate(calls):
+        total = totals[str(call["role"]), str(call["backend"]) or "-"]
+        total["calls"] += 1
+        total["seconds"] += _number(call["seconds"])
+        usage = call["usage"]
+        for name, amount in usage.items() if isinstance(usage, dict) and index in paid else ():
+            total[name] += _number(amount)
     return tuple(
         CostLine(
             role=role,
